@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import confluent_kafka
@@ -26,7 +25,7 @@ from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, n
 from klamm.clients.own_connection import OwnConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 logger = logging.getLogger(__name__)
@@ -134,8 +133,8 @@ class Producer:
             RuntimeError: The producer is closed.
             Exception: A delivery callback failed while the producer was replaced. The record is not queued.
         """
-        with self._current() as producer:
-            producer.produce(topic, *arguments, **keywords)
+        with self._produce_lock():
+            self._current().produce(topic, *arguments, **keywords)
 
     def produce_batch(self, topic: str, *arguments: Any, **keywords: Any) -> int:
         """Queue records, as newer releases of confluent-kafka do. Return their number.
@@ -144,8 +143,8 @@ class Producer:
             BufferError, KafkaException, RuntimeError, Exception: As in ``produce``.
             TypeError: The records are not a list of dictionaries.
         """
-        with self._current() as producer:
-            queued: int = producer.produce_batch(topic, *arguments, **keywords)
+        with self._produce_lock():
+            queued: int = self._current().produce_batch(topic, *arguments, **keywords)
             return queued
 
     def poll(self, timeout: float = -1) -> int:
@@ -159,8 +158,7 @@ class Producer:
         """
         ends_at = _end_of(timeout)
         while True:
-            with self._serving_callbacks():
-                events: int = self._producer.poll(min(_WAIT_STEP_S, _left_until(ends_at)))
+            events = self._serve_callbacks(self._producer.poll, min(_WAIT_STEP_S, _left_until(ends_at)))
             if events or time.monotonic() >= ends_at:
                 return events
 
@@ -173,9 +171,7 @@ class Producer:
         Returns:
             Number of undelivered records.
         """
-        with self._serving_callbacks():
-            undelivered: int = self._producer.flush(timeout)
-            return undelivered
+        return self._serve_callbacks(self._producer.flush, timeout)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials for later connections, also after a replacement.
@@ -214,32 +210,32 @@ class Producer:
             self._producer.close()
         return left
 
-    @contextmanager
-    def _serving_callbacks(self) -> Iterator[None]:
-        """Mark this thread as one in which callbacks are called."""
+    def _serve_callbacks(self, serve: Callable[[float], int], timeout: float) -> int:
+        """Call librdkafka with this thread marked as one in which callbacks are called."""
         was_serving = self._is_serving_callbacks()
         self._thread.is_serving = True
         try:
-            yield
+            return serve(timeout)
         finally:
             self._thread.is_serving = was_serving
 
     def _is_serving_callbacks(self) -> bool:
         return getattr(self._thread, "is_serving", False)
 
-    @contextmanager
-    def _current(self) -> Iterator[Any]:
-        """Yield librdkafka's producer, after a replacement that is due. It is not replaced while the block runs.
+    def _produce_lock(self) -> threading.RLock:
+        """Return the lock that keeps the current producer from being replaced."""
+        return self._swap_lock if self._is_serving_callbacks() else self._lock
+
+    def _current(self) -> Any:
+        """Return librdkafka's producer, after a replacement that is due. Call it with the ``_produce_lock``.
 
         In a callback, it is the current producer, even while another thread waits to replace it.
         """
-        is_in_callback = self._is_serving_callbacks()
-        with self._swap_lock if is_in_callback else self._lock:
-            if self._is_closed:
-                raise RuntimeError("Producer has been closed")
-            if self._inbox.values is not None and not is_in_callback:
-                self._hand_over()
-            yield self._producer
+        if self._is_closed:
+            raise RuntimeError("Producer has been closed")
+        if self._inbox.values is not None and not self._is_serving_callbacks():
+            self._hand_over()
+        return self._producer
 
     def _hand_over(self) -> None:
         """Deliver all records of the old producer, then replace it.

@@ -92,9 +92,7 @@ def test_group_continues_at_translated_offset(source: klamm.Broker, target: klam
     assert dict(groups.skipped).keys() >= {"console-consumer-1", "elsewhere"}
 
 
-def test_offset_is_not_taken_over_from_a_partition_that_is_not_equal(
-    source: klamm.Broker, target: klamm.Broker
-) -> None:
+def test_group_offset_of_unequal_partition_is_not_synced(source: klamm.Broker, target: klamm.Broker) -> None:
     """Before ``klamm.offsets=preserve`` was set, the markers of transactions were left out."""
     # given
     here, there = source.bootstrap_servers, target.bootstrap_servers

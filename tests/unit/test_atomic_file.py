@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_replaced_file_has_new_content_and_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "page"
     replace_file(path, "old")
     with path.open() as reader:

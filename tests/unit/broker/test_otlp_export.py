@@ -219,7 +219,7 @@ async def exported(export: OtlpExport, *pushes: bytes) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-async def test_export_drops_rejected_push_and_sends_others(
+async def test_rejected_push_is_dropped_and_valid_pushes_are_sent(
     status: int, collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Repeated for ever, it would keep the metrics of all clients from being sent."""

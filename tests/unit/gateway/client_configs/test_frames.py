@@ -192,7 +192,7 @@ async def test_join_in_parts_is_handled_like_a_whole_one() -> None:
 
 
 @pytest.mark.parametrize("length", [b"\x82\x80\x80\x80\x10", b"\xff\x7f"], ids=["33 bits", "beyond the frame"])
-async def test_join_whose_session_timeout_cannot_be_read_closes_the_connection(length: bytes) -> None:
+async def test_join_with_unreadable_session_timeout_closes_connection(length: bytes) -> None:
     """Kafka's brokers drop the 33rd bit of a length, and would accept the requested timeout."""
     join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
     body = request_frame(join, 9, 7, "app")[4:].replace(b"\x02g", length + b"g", 1)

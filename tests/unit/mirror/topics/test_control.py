@@ -471,7 +471,7 @@ def test_missing_offsets_topic_without_create_right_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_offsets_topic_that_is_not_only_compacted_stops_the_flow_for_an_operator(policy: str) -> None:
+def test_offsets_topic_with_delete_policy_blocks_flow(policy: str) -> None:
     target = FakeCluster(**{POSITIONS: 1})
     target.configs[POSITIONS] = {"cleanup.policy": policy}
     run = Run(FakeCluster(orders=1), target)
@@ -488,7 +488,7 @@ def test_offsets_topic_that_is_not_only_compacted_stops_the_flow_for_an_operator
     assert run.published
 
 
-def test_offsets_topic_whose_configs_may_not_be_read_is_used_with_a_warning(
+def test_offsets_topic_without_describe_configs_right_logs_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = FakeCluster(**{POSITIONS: 1})
@@ -843,7 +843,7 @@ def test_topics_are_copied_while_offset_syncs_topic_cannot_be_created() -> None:
 
 
 @pytest.mark.parametrize("call", ["create_topics", "create_partitions"])
-def test_existing_topics_are_copied_while_others_cannot_be_created(call: str) -> None:
+def test_failed_topic_creation_does_not_stop_existing_topics(call: str) -> None:
     # given
     source = FakeCluster(orders=2, users=1, **{"mm2-offset-syncs.B.internal": 1})
     there = {"A.orders": 1} | ({"A.users": 1} if call == "create_partitions" else {})
@@ -886,7 +886,7 @@ def test_first_topics_that_cannot_be_created_publish_no_empty_assignment() -> No
     assert not run.published
 
 
-def test_copied_topic_that_a_broker_omits_stays_assigned_while_others_cannot_be_created() -> None:
+def test_failed_topic_creation_keeps_topic_omitted_by_broker_assigned() -> None:
     # given
     source, target = FakeCluster(orders=1), FakeCluster()
     run = Run(source, target)

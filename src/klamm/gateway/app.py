@@ -20,9 +20,10 @@ from klamm.gateway.relay.shared import ClientLogins, RelayMemory, Shared
 from klamm.gateway.relay.stalls import watch_stalls
 from klamm.gateway.upstream.bypass import BypassCheck
 from klamm.gateway.upstream.topology import Topology
-from klamm.gateway.upstream.upstream import Upstream
+from klamm.gateway.upstream.upstream import LEARN_TIMEOUT_MS, Upstream
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.properties import SettingsError
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
-_ATTEMPT_MS: Final = 2000
-"""Time limit in milliseconds of one attempt to reach the upstream at a start. A gateway that has read the brokers from
-its file makes one attempt only.
+_FIRST_ATTEMPT_S: Final = 2.0
+"""Time limit in seconds of the first attempt to reach the upstream at a start. A gateway that has read the brokers from
+its file makes no other; else the limit doubles with each attempt.
 """
 
 
@@ -174,9 +175,10 @@ class GatewayApp:
     async def _learn_first(self) -> None:
         """Request the topology. If the brokers are known from the file, one attempt is enough."""
         deadline = asyncio.get_running_loop().time() + self._settings.start_timeout_s
+        limits = Backoff(_FIRST_ATTEMPT_S, LEARN_TIMEOUT_MS / 1000)
         while True:
             try:
-                await self.upstream.learn(timeout_ms=_ATTEMPT_MS)
+                await self.upstream.learn(timeout_ms=round(limits.next_s() * 1000))
             except CLUSTER_ERRORS as error:
                 if self.topology.nodes:
                     logger.warning("The upstream cannot be reached, its brokers are known from before: %s", error)

@@ -35,6 +35,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.config import HousekeepingSettings
+from klamm.storage.log.flusher import in_thread
 from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, with_pauses
 from klamm.storage.log.partition import overlapping
 from klamm.storage.log.segment_rewriter import (
@@ -260,7 +261,8 @@ async def _compact(
 ) -> int:
     config = log.config
     dirty = [segment.file.path for segment, end in _with_ends(plan) if end > plan.start]
-    offset_map = await asyncio.to_thread(
+    offset_map = await in_thread(
+        None,
         find_last_offsets,
         dirty,
         start=plan.start,
@@ -285,7 +287,7 @@ async def _compact(
             saved += less
             waiting = waiting[count:]
     finally:
-        await asyncio.to_thread(shutil.rmtree, log.directory / WORK, ignore_errors=True)
+        await in_thread(None, shutil.rmtree, log.directory / WORK, ignore_errors=True)
     if not log.is_deleted:
         log.compacted_up_to = max(log.compacted_up_to, offset_map.end_offset)
     if saved:
@@ -307,9 +309,10 @@ async def _rewrite_some(
 ) -> tuple[int, int]:
     """Replace the first segments that fit into one by a rewritten one. Return their number and the bytes saved."""
     directory, config = log.directory, log.config
-    await asyncio.to_thread(shutil.rmtree, directory / WORK, ignore_errors=True)
+    await in_thread(None, shutil.rmtree, directory / WORK, ignore_errors=True)
     ends = [*(segment.base_offset for segment in segments[1:]), end]
-    made = await asyncio.to_thread(
+    made = await in_thread(
+        None,
         segment_rewriter.rewrite,
         [
             SourceSegment(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
@@ -327,14 +330,14 @@ async def _rewrite_some(
     group = segments[: made.count]
     if _is_gone(log, group):
         return made.count, 0
-    await asyncio.to_thread(segment_swap.decide, directory, [segment.base_offset for segment in group], disk)
+    await in_thread(None, segment_swap.decide, directory, [segment.base_offset for segment in group], disk)
     if _is_gone(log, group):
         if (directory / READY).exists():
-            await asyncio.to_thread(segment_swap.discard, directory)
+            await in_thread(None, segment_swap.discard, directory)
         return made.count, 0
     saved = sum(segment.size for segment in group) - made.size
     _take_places(log, group, disk)
-    await asyncio.to_thread(segment_swap.settle, directory, disk)
+    await in_thread(None, segment_swap.settle, directory, disk)
     return made.count, saved
 
 

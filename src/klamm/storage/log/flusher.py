@@ -14,10 +14,10 @@ import errno
 import logging
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from klamm.lazy_dataclass import dataclass
 from klamm.storage.descriptors import FLUSH_THREADS, SPARE
@@ -26,6 +26,7 @@ from klamm.storage.log.files import FsyncError, fsync_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from concurrent.futures import Executor
     from pathlib import Path
     from uuid import UUID
 
@@ -130,6 +131,7 @@ programs' unwritten data are written with it."""
 _NOT_RUN: Final = OSError("The files have not been made durable")
 T = TypeVar("T")
 Result = TypeVar("Result")
+P = ParamSpec("P")
 
 
 @dataclass(slots=True)
@@ -232,8 +234,8 @@ class Flusher:
             self._offline.setdefault(log.topic_id, set()).add(log.partition)
 
     def run(self, work: Callable[[Sequence[T]], Result], items: Sequence[T]) -> asyncio.Future[Result]:
-        """Run work on items in one of the threads."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, items)
+        """Run work on items in one of the threads. If the start of a thread fails, the work never runs."""
+        return in_thread(self._threads, work, items)
 
     @property
     def offline_count(self) -> int:
@@ -252,6 +254,35 @@ class Flusher:
         """Wait for the threads to end."""
         self._threads.shutdown()
         self._file_system.close()
+
+
+def in_thread(
+    executor: Executor | None, work: Callable[P, Result], *arguments: P.args, **options: P.kwargs
+) -> asyncio.Future[Result]:
+    """Run work in a thread of an executor, None for the loop's own. After a RuntimeError, the work never runs.
+
+    A ``ThreadPoolExecutor`` queues work before it starts a thread for it. If that start fails, ``submit`` raises, but
+    another thread of the executor would run the work later, at the same time as the caller's next attempt. An fsync
+    that runs then would consume the only report of an error, and the fsync of the next flush would succeed.
+
+    Raises:
+        RuntimeError: No thread can be started, and no other one has begun the work.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work(*arguments, **options))
+            except BaseException as error:  # noqa: BLE001 -- raised in the caller
+                future.set_exception(error)
+
+    try:
+        asyncio.get_running_loop().run_in_executor(executor, run)
+    except RuntimeError:
+        if future.cancel():
+            raise
+    return asyncio.wrap_future(future)
 
 
 async def to_its_end(working: asyncio.Future[Any]) -> None:

@@ -9,7 +9,9 @@ import os
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -24,6 +26,8 @@ from klamm.storage.log.config import HousekeepingSettings
 from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
 DAY_MS = 86_400_000
@@ -250,6 +254,35 @@ def test_log_is_compacted_after_an_unexpected_error(
     # then
     assert saved > 0
     assert "t-0 cannot be compacted, will be retried" in caplog.text
+
+
+async def test_rewrite_without_a_thread_does_not_run_later(tmp_path: Path) -> None:
+    # given: the work is queued, but the thread for it does not start
+    class Threads(ThreadPoolExecutor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.queued: list[Callable[[], None]] = []
+            self.count = 0
+
+        def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+            self.count += 1
+            if self.count == 3:  # after the search for keys and the removal of older files
+                self.queued.append(partial(work, *arguments, **options))
+                raise RuntimeError("can't start new thread")
+            return super().submit(work, *arguments, **options)
+
+    threads = Threads()
+    asyncio.get_running_loop().set_default_executor(threads)
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    filled_segments(crashable, 20, keys=3)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await compact(crashable.log, NOON_MS)
+    # when
+    for work in threads.queued:
+        work()
+    # then
+    assert not (crashable.log.directory / segment_swap.WORK).exists()
+    assert await compact(crashable.log, NOON_MS) > 0
 
 
 def filled_segments(crashable: CrashableLogs, count: int, *, keys: int) -> None:

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,13 +16,14 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log.directories import CLEAN_SHUTDOWN, OFFLINE
 from klamm.storage.log.files import FsyncError
-from klamm.storage.log.flusher import Flusher
+from klamm.storage.log.flusher import Flusher, in_thread
 from klamm.storage.log.housekeeping import ErrorReports
 from tests.support.logs import TOPIC_ID, CrashableLogs, batch, read_all
 from tests.support.transactions import ABORT, end, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from klamm.storage.log import PartitionLog
@@ -170,6 +172,45 @@ async def test_flush_without_a_second_thread_waits_for_the_first(
     assert crashable.log.failure is not None
     assert (other(crashable).failure, other(crashable).recovery_point) == (None, 0)
     threads.close()
+
+
+async def test_flush_without_a_thread_leaves_the_error_to_the_next_flush(
+    crashable: CrashableLogs, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: the only thread is busy, and no second one starts
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = Flusher(crashable.data_dir)
+    may_end = threading.Event()
+    busy = threads.run(lambda _: may_end.wait(20), [])
+    disk.broken = "t-0/"
+    # when
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await threads.flush(crashable.log)
+    may_end.set()
+    await busy
+    threads.close()  # the thread has run all that was queued
+    # then
+    with pytest.raises(FsyncError):
+        await crashable.manager.flush(crashable.log)
+    assert crashable.log.failure is not None
+
+
+async def test_work_that_has_begun_is_awaited_although_no_thread_starts() -> None:
+    # given
+    class Threads(ThreadPoolExecutor):
+        def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+            super().submit(work, *arguments, **options).result()
+            raise RuntimeError("can't start new thread")
+
+    # when
+    with Threads() as threads:
+        result = await in_thread(threads, len, "abc")
+    # then
+    assert result == 3
 
 
 def test_restart_reads_offline_log_from_disk(

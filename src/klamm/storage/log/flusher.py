@@ -187,7 +187,9 @@ class Flusher:
                 if unflushed := [flush for flush in flushes if flush.files]:
                     await to_its_end(asyncio.ensure_future(self._make_durable(unflushed)))
             finally:
-                self._settle(flushes)
+                for flush in flushes:
+                    if flush.error is None:
+                        flush.log.flushed(flush.end_offset)
             return [flush.error for flush in flushes]
 
     async def _make_durable(self, flushes: Sequence[_Flush]) -> None:
@@ -209,23 +211,23 @@ class Flusher:
 
         If a thread cannot be started or fails, the error is raised when the other threads have ended. Until then, no
         other flush of these logs may begin.
+
+        A log whose fsync fails goes offline, whatever the file: the next fsync of that file would succeed without it.
         """
         running: list[asyncio.Future[None]] = []
         try:
             running.extend(self.run(_fsync_all, part) for part in in_parts(items))
         finally:
-            if running:
-                await to_its_end(asyncio.ensure_future(asyncio.wait(running)))
+            try:
+                if running:
+                    await to_its_end(asyncio.ensure_future(asyncio.wait(running)))
+            finally:
+                for item in items:
+                    if isinstance(item.error, FsyncError) and item.log.failure is None:
+                        self.failures += 1
+                        self.take_offline(item.log, item.error)
         for work in running:
             work.result()
-
-    def _settle(self, flushes: Iterable[_Flush]) -> None:
-        for flush in flushes:
-            if flush.error is None:
-                flush.log.flushed(flush.end_offset)
-            elif isinstance(flush.error, FsyncError) and flush.log.failure is None:
-                self.failures += 1
-                self.take_offline(flush.log, flush.error)
 
     def take_offline(self, log: PartitionLog, error: OSError) -> None:
         """Stop serving a log after a disk error, and count it as offline."""

@@ -568,8 +568,9 @@ class LogManager:
     async def checkpoint(self) -> None:
         """Write recovery points, log start offsets and compacted offsets durably.
 
-        Then rename the files of segments below the log start offsets. A rename that fails is logged and tried again by
-        the next checkpoint.
+        If the fsync of a log's indexes or producers fails, the log goes offline and keeps its checkpointed recovery
+        point. The files of segments below the log start offsets are then renamed. A rename that fails is logged and
+        tried again by the next checkpoint.
 
         Raises:
             OSError: A checkpoint file cannot be written.
@@ -588,10 +589,10 @@ class LogManager:
                 doomed += [(log, segment) for segment in log.doomed]
             await self._flusher.fsync(moved)
             for state in moved:
-                if state.error is not None:
-                    self._reports.report(state.log.name, "cannot save its indexes and producers", state.error)
-                elif not state.log.is_deleted:
+                if state.error is None and not state.log.is_deleted:
                     self._recovery_points[state.log.name] = state.recovery_point
+                elif state.error is not None and state.log.failure is None:  # a failed fsync has already been logged
+                    self._reports.report(state.log.name, "cannot save its indexes and producers", state.error)
             outdated = frozenset(self._outdated)
             await _to_the_end(self.checkpoint_files.write, self.snapshot())
             self._outdated -= outdated
@@ -610,7 +611,7 @@ class LogManager:
 
     def _save_recovery_state(self, log: PartitionLog, moved: list[RecoveryState]) -> None:
         recorded = self._recovery_points.get(log.name, 0)
-        if log.recovery_point > recorded:
+        if log.recovery_point > recorded and log.failure is None:
             try:
                 moved.append(RecoveryState(log, log.recovery_point, log.save_recovery_state(recorded)))
             except OSError as error:

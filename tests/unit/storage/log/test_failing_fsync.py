@@ -96,6 +96,23 @@ async def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(
     assert (crashable.manager.offline_count, crashable.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
 
 
+async def test_failed_fsync_of_recovery_state_takes_the_log_offline(
+    crashable: CrashableLogs, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    for log in (crashable.log, other(crashable)):
+        await crashable.manager.flush(log)
+    disk.broken = "t-0/leader-epoch-checkpoint"
+    # when
+    for _ in range(2):  # the second fsync would succeed
+        await crashable.manager.checkpoint()
+    # then
+    points = (crashable.data_dir / "recovery-point-offset-checkpoint").read_text()
+    assert ("t 0 1" in points, "other 0 1" in points) == (False, True)
+    assert (crashable.manager.offline_count, crashable.manager.flush_failures) == (1, 1)
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
 async def test_failed_flush_of_cancelled_request_takes_the_log_offline(crashable: CrashableLogs, disk: Disk) -> None:
     disk.broken = "t-0/"
     disk.released.clear()

@@ -35,6 +35,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.config import HousekeepingSettings
+from klamm.storage.log.files import FsyncError
 from klamm.storage.log.flusher import in_thread
 from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, with_pauses
 from klamm.storage.log.partition import overlapping
@@ -143,7 +144,9 @@ class Cleaner:
                 saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
             except OSError as error:
                 self._reports.report(log.name, "cannot be compacted", error)
-                if log.failure is not None:
+                # After a failed fsync of the directory, that of the next flush would succeed without its new names.
+                is_directory = isinstance(error, FsyncError) and error.filename == str(log.directory)
+                if is_directory or log.failure is not None:
                     self._logs.take_offline(log, error)
             except StoppedError:
                 raise
@@ -309,7 +312,7 @@ async def _rewrite_some(
 ) -> tuple[int, int]:
     """Replace the first segments that fit into one by a rewritten one. Return their number and the bytes saved."""
     directory, config = log.directory, log.config
-    await in_thread(None, shutil.rmtree, directory / WORK, ignore_errors=True)
+    await in_thread(None, segment_swap.clean_up, directory, disk)
     ends = [*(segment.base_offset for segment in segments[1:]), end]
     made = await in_thread(
         None,
@@ -333,7 +336,7 @@ async def _rewrite_some(
     await in_thread(None, segment_swap.decide, directory, [segment.base_offset for segment in group], disk)
     if _is_gone(log, group):
         if (directory / READY).exists():
-            await in_thread(None, segment_swap.discard, directory)
+            await in_thread(None, segment_swap.clean_up, directory, disk)
         return made.count, 0
     saved = sum(segment.size for segment in group) - made.size
     _take_places(log, group, disk)
@@ -350,14 +353,17 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     """Replace files and segments without an await, so that no request reads in between."""
     index = log.segments.index(group[0])
     log.forget_positions()
-    for segment in group:
-        segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     try:
         put_away = segment_swap.take_places(log.directory, disk)
+        for segment in group:
+            segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
         new = log.segment_at(group[0].base_offset, created_ms=max(segment.modified_ms for segment in group))
+    except segment_swap.UndoneError:
+        raise  # the old segments are still valid
     except OSError as error:
         # The files are not those of the segments any more, until a start has completed the swap and opened the new one.
         log.take_offline(error, cause="compacted files could not take their places")
+        log.close()
         raise
     log.retire_files(put_away)
     log.segments[index : index + len(group)] = [new]

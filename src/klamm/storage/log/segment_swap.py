@@ -14,6 +14,9 @@ can be repeated.
                                                                    in place, and the directory is deleted
 
 ``finish`` runs these actions at the next start of the broker. After it, ``recovery`` deletes the *.deleted files.
+
+If a step fails while the broker runs, the log has either all old segments or the new one, because ``take_places`` gives
+the files their old names back. ``clean_up`` undoes or completes the replacement before the next one.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ READY: Final = "compaction.swap"
 _REPLACES: Final = "replaces"
 _LOG: Final = ".log"
 _INDEXES: Final = (".index", ".timeindex", ABORTED_SUFFIX)
+
+
+class UndoneError(OSError):
+    """The new files could not take their places, and all files have their old names."""
 
 
 class Disk:
@@ -87,35 +94,37 @@ def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
         The new paths of the old files.
 
     Raises:
-        OSError: A file operation failed. Another call, or the next start, continues.
+        UndoneError: A file operation failed. Files that this call had renamed have their old names again.
+        OSError: A file operation failed, and so did the attempt to undo the others. The next start continues.
     """
     ready = directory / READY
-    bases = [int(base) for base in (ready / _REPLACES).read_text(encoding="ascii").split()]
-    put_away = []
-    first = f"{bases[0]:020d}"
-    old = [f"{base:020d}{suffix}" for base in bases[1:] for suffix in (_LOG, *_INDEXES)]
-    if (ready / (first + _LOG)).exists():
-        # Indexes before their log file: a log file without indexes gets them rebuilt, but an index must not stay behind
-        # for the new log file.
-        old += [first + suffix for suffix in (*_INDEXES, _LOG)]
-    for name in old:
-        path = directory / name
-        if path.exists():
-            target = directory / (name + DELETED)
-            disk.rename(path, target)
-            put_away.append(target)
-    for suffix in (_LOG, *_INDEXES):
-        path = ready / (first + suffix)
-        if path.exists():
-            disk.rename(path, directory / path.name)
-    return put_away
+    renamed: list[tuple[Path, Path]] = []
+    try:
+        bases = [int(base) for base in (ready / _REPLACES).read_text(encoding="ascii").split()]
+        first = f"{bases[0]:020d}"
+        old = [f"{base:020d}{suffix}" for base in bases[1:] for suffix in (_LOG, *_INDEXES)]
+        if (ready / (first + _LOG)).exists():
+            # Indexes before their log file: a log file without indexes gets them rebuilt, but an index must not stay
+            # behind for the new log file.
+            old += [first + suffix for suffix in (*_INDEXES, _LOG)]
+        renames = [(directory / name, directory / (name + DELETED)) for name in old]
+        renames += [(ready / (first + suffix), directory / (first + suffix)) for suffix in (_LOG, *_INDEXES)]
+        for path, target in renames:
+            if path.exists():
+                disk.rename(path, target)
+                renamed.append((path, target))
+    except OSError as error:
+        for path, target in reversed(renamed):
+            disk.rename(target, path)
+        raise UndoneError(error.errno, error.strerror, error.filename) from error
+    return [target for _, target in renamed if target.name.endswith(DELETED)]
 
 
 def settle(directory: Path, disk: Disk = DISK) -> None:
     """Make the moved files durable, and remove the directory of the replacement. Runs in a thread.
 
     Raises:
-        OSError: A file operation failed. The next start repeats the step.
+        OSError: A file operation failed. ``clean_up`` or the next start repeats the step.
     """
     ready = directory / READY
     disk.fsync(directory)
@@ -124,16 +133,23 @@ def settle(directory: Path, disk: Disk = DISK) -> None:
     disk.remove_directory(ready)
 
 
-def discard(directory: Path) -> None:
-    """Delete the new files of a replacement whose old segments are already deleted. Runs in a thread.
+def clean_up(directory: Path, disk: Disk = DISK) -> None:
+    """Remove the files of an earlier replacement that was abandoned or has failed. Runs in a thread.
+
+    If the new files are in their places, ``settle`` is repeated. If none of them is, they are deleted: the old segments
+    are valid, or are deleted themselves.
 
     Raises:
-        OSError: A file operation failed.
+        OSError: A file operation failed. Another call, or the next start, continues.
     """
     ready, work = directory / READY, directory / WORK
+    if (ready / _REPLACES).exists() and not any(ready.glob("*" + _LOG)):
+        settle(directory, disk)
     shutil.rmtree(work, ignore_errors=True)
     if ready.exists():
-        ready.rename(work)
+        disk.fsync(directory)  # the old files may have their names back only in the page cache
+        disk.rename(ready, work)
+        disk.fsync(directory)  # a start after a power cut must not put only some of the new files in place
         shutil.rmtree(work, ignore_errors=True)
 
 

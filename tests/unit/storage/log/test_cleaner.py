@@ -346,6 +346,15 @@ class CrashingDisk(segment_swap.Disk):
         super().fsync(path)
 
 
+class FailingDisk(CrashingDisk):
+    """A disk on which one step fails."""
+
+    def _step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left == -1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers()), min_size=30, max_size=60),
@@ -375,10 +384,10 @@ def test_crash_at_any_step_of_the_swap_loses_no_record(
         assert not [path for path in (crashable.data_dir / "t-0").iterdir() if path.is_dir()]
 
 
-def test_log_is_offline_until_a_start_after_a_swap_that_failed_in_between(tmp_path: Path) -> None:
+def test_log_is_offline_until_a_start_after_a_swap_that_can_be_neither_completed_nor_undone(tmp_path: Path) -> None:
     class BrokenDisk(segment_swap.Disk):
         def rename(self, path: Path, target: Path) -> None:
-            if path.parent.name == segment_swap.READY and path.suffix == ".log":
+            if (path.parent.name == segment_swap.READY and path.suffix == ".log") or path.suffix == ".deleted":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             super().rename(path, target)
 
@@ -426,6 +435,31 @@ def test_crash_after_any_replacement_step_keeps_the_latest_values(tmp_path: Path
         except _Crash:
             crashable.open()
             assert latest(read_all(crashable.log)) == before
+        else:
+            break
+    assert steps > 15
+
+
+def test_next_pass_compacts_the_log_after_any_failed_step_of_the_swap(tmp_path: Path) -> None:
+    for steps in range(200):
+        data_dir = tmp_path / str(steps)
+        data_dir.mkdir()
+        crashable = compacted(data_dir, segment_bytes="2000", min_cleanable_dirty_ratio="0")
+        filled_segments(crashable, 60, keys=4)
+        before = read_all(crashable.log)
+        try:
+            asyncio.run(compact(crashable.log, NOON_MS, disk=FailingDisk(steps)))
+        except OSError:
+            between = read_all(crashable.log)
+            assert (latest(between), set(between) - set(before)) == (latest(before), set())
+            assert [record.offset for record in between] == sorted({record.offset for record in between})
+            run(crashable)
+            assert crashable.log.compacted_up_to == crashable.log.segments[-1].base_offset
+            assert not [path for path in crashable.log.directory.iterdir() if path.is_dir()]
+            after = read_all(crashable.log)
+            assert latest(after) == latest(before)
+            crashable.open()
+            assert read_all(crashable.log) == after
         else:
             break
     assert steps > 15

@@ -318,6 +318,27 @@ def test_failed_compaction_of_one_log_does_not_affect_others(
     assert compacted == ["t-0", "other-0"]
 
 
+async def test_failed_fsync_of_the_directory_in_compaction_takes_the_log_offline(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    crashable.configs.update({"segment.bytes": "140", "cleanup.policy": "compact"})
+    crashable.manager.update_configs()
+    for _ in range(3):
+        crashable.log.append(batch("x" * 60))
+
+    def fail_for_directory(path: Path) -> None:
+        if path == crashable.log.directory:
+            raise FsyncError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr("klamm.storage.log.segment_swap.fsync_path", fail_for_directory)
+    # when
+    await crashable.manager.cleaner.clean()
+    # then
+    assert crashable.log.failure is not None
+    assert crashable.manager.offline_count == 1
+
+
 async def test_failed_producer_snapshot_keeps_only_its_recovery_point(
     crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from klamm.storage.log import segment_swap
+from klamm.storage.log.cleaner import compact
 from klamm.storage.log.directories import RECOVERY_POINTS
 from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.producers import SNAPSHOT
@@ -66,6 +68,34 @@ def test_partial_rename_of_expired_segments_leaves_no_gap(tmp_path: Path, seed: 
         log = CrashableLogs(cut).log
         assert [record.offset for record in read_all(log)] == [*range(log.log_start_offset, 12)]
         assert log.log_start_offset in {0, 6}, (left.moment, left.operation)
+
+
+def test_power_cut_after_an_undone_replacement_loses_no_record(tmp_path: Path) -> None:
+    # given
+    class FailingDisk(segment_swap.Disk):
+        def rename(self, path: Path, target: Path) -> None:
+            if path.parent.name == segment_swap.READY:
+                raise OSError(errno.EIO, "Input/output error")
+            super().rename(path, target)
+
+    here, cut = tmp_path / "here", tmp_path / "cut"
+    here.mkdir()
+    disk = RecordedDisk(here)
+    with disk.recording():
+        crashable = CrashableLogs(here, segment_bytes="170", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+        for number in range(6):
+            crashable.log.append(batch(str(number), key=b"%d" % min(number, 4)))
+        asyncio.run(flush_and_checkpoint(crashable))
+        # when
+        begun = len(disk.journal)
+        with pytest.raises(OSError, match="Input/output error"):
+            asyncio.run(compact(crashable.log, NOON_MS, disk=FailingDisk()))
+        asyncio.run(compact(crashable.log, NOON_MS))
+    # then
+    for left in disk.cuts(range(begun, len(disk.journal) + 1), random.Random(0), fate="random"):
+        left.write(cut)
+        values = {record.key: record.value for record in read_all(CrashableLogs(cut).log)}
+        assert values == {b"0": b"0", b"1": b"1", b"2": b"2", b"3": b"3", b"4": b"5"}, (left.moment, left.operation)
 
 
 def test_producer_snapshot_of_a_longer_truncated_log_is_ignored(tmp_path: Path) -> None:

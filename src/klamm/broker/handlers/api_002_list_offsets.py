@@ -6,7 +6,8 @@ Timestamp  Versions  Offset returned
 0 or more  all       first offset whose timestamp is equal or later
 -1         all       latest
 -2         all       earliest
--3         v7+       offset of the largest timestamp
+-3         v7+       offset of the largest timestamp in the remaining segments (KIP-734). As in Kafka, it is
+                     below the earliest offset if DeleteRecords has deleted the record and its segment remains
 -4         v8+       earliest local: the same as earliest
 -5         v9+       latest tiered: none, because there is no tiered storage
 -6         v11+      earliest to be tiered (KIP-1023): none either

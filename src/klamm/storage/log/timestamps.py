@@ -46,8 +46,10 @@ UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
     """Return the first offset whose record is not older than ``timestamp``. A negative one stands for a special offset.
 
-    There is no tiered storage: EARLIEST_LOCAL equals EARLIEST, LATEST_TIERED and EARLIEST_PENDING_UPLOAD are unknown.
-    With ``is_committed`` (``read_committed``), the log ends at the last stable offset.
+    MAX_TIMESTAMP covers the remaining segments as a whole, as in Kafka, so its offset may be below the log start offset
+    after DeleteRecords. There is no tiered storage: EARLIEST_LOCAL equals EARLIEST, LATEST_TIERED and
+    EARLIEST_PENDING_UPLOAD are unknown. With ``is_committed`` (``read_committed``), the log ends at the last stable
+    offset.
 
     Raises:
         CorruptBatchError: The batch that contains the record is damaged.
@@ -80,21 +82,28 @@ async def _search(log: PartitionLog, segments: Sequence[LogSegment], timestamp: 
         return await _of_max_timestamp(log)
     for segment in segments:
         if segment.max_timestamp >= timestamp:
-            first = await _in_segment(log, segment, timestamp)
+            first = await _in_segment(log, segment, timestamp, start_offset=log.log_start_offset)
             if first is not None:
                 return first
     return UNKNOWN
 
 
 async def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
+    """Return the first record with the largest timestamp in the remaining segments.
+
+    As in Kafka (``UnifiedLog.fetchOffsetByTimestamp``), a segment counts as a whole: the record may be one that
+    DeleteRecords has deleted, below the log start offset, until its segment is removed.
+    """
     newest = max(log.segments, key=lambda segment: segment.max_timestamp, default=None)
     if newest is None:
         return UNKNOWN
-    first = await _in_segment(log, newest, newest.max_timestamp)
+    first = await _in_segment(log, newest, newest.max_timestamp, start_offset=0)
     return first if first is not None else UNKNOWN
 
 
-async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
+async def _in_segment(
+    log: PartitionLog, segment: LogSegment, timestamp: int, *, start_offset: int
+) -> TimestampOffset | None:
     """Search the batch headers from the indexed position, and decode only the batch that contains the record.
 
     The time index has no entries where timestamps do not rise, so this may be all headers of the segment.
@@ -107,12 +116,12 @@ async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) ->
     for number, head in enumerate(segment.walk(start or 0), 1):
         if number % _HEADS_AT_ONCE == 0:
             await asyncio.sleep(0)
-        if head.max_timestamp < timestamp or head.last_offset < log.log_start_offset:
+        if head.max_timestamp < timestamp or head.last_offset < start_offset:
             continue
         batch = segment.batch_at(head.position)
         if batch is None or not verify_crc(batch):
             raise CorruptBatchError(f"The batch at offset {head.base_offset} of {log.name} is damaged")
-        first = await _in_batch(batch, timestamp, log.log_start_offset)
+        first = await _in_batch(batch, timestamp, start_offset)
         if first is not None:
             return first
     return None

@@ -99,6 +99,19 @@ def test_deleted_records_are_not_found(broker: DataPath) -> None:
     assert answer(broker, 5) == (30, 2, 0)
 
 
+def test_largest_timestamp_includes_deleted_records_of_remaining_segments(broker: DataPath) -> None:
+    """As in Kafka's UnifiedLog.fetchOffsetByTimestamp."""
+    for time in (10, 30, 20):
+        broker.log().append(batch("x", at=time))
+    delete_records(broker.log(), 2)
+    assert answer(broker, MAX_TIMESTAMP) == (30, 1, 0)
+
+    broker.log().roll()
+    broker.log().append(batch("x", at=5))
+    delete_records(broker.log(), 3)  # the first segment is removed
+    assert answer(broker, MAX_TIMESTAMP) == (5, 3, 0)
+
+
 def test_local_and_tiered_offsets_are_those_of_an_untiered_log(broker: DataPath) -> None:
     """KIP-405, KIP-1005, KIP-1023."""
     broker.log().append(batch("x"))

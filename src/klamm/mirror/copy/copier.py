@@ -45,7 +45,7 @@ from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.copy_cluster import CopyCluster
 from klamm.mirror.copy.fetcher import Fetcher, FetchThrottle
 from klamm.mirror.copy.offset_sync_writer import SyncWriter
-from klamm.mirror.copy.producer import CopyProducer
+from klamm.mirror.copy.producer import CopyProducer, InFlightLimit
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, SourceOffsetWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
@@ -148,6 +148,8 @@ class Copier:
         self._lost_backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self._not_before = 0.0
         self._source_offsets_due = 0.0
+        self._in_flight_limit = InFlightLimit()
+        """Limit of the producer, kept when a lost transaction replaces it."""
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._remote_ids: dict[PartitionId, UUID] = {}
@@ -197,6 +199,7 @@ class Copier:
             self._clock,
             on_acknowledged=self._acknowledged,
             transactions=self._transactions,
+            limit=self._in_flight_limit,
         )
 
     def assign(self, partitions: Sequence[PartitionId]) -> bool:
@@ -271,6 +274,7 @@ class Copier:
         except TransactionLostError as error:
             if isinstance(error, HeldUpError):
                 self._held_up_by = str(error)
+                self._in_flight_limit.shrink()
             self._begin_again(self._clock(), str(error))
         else:
             if now >= self._not_before:
@@ -348,6 +352,7 @@ class Copier:
         )
         if self._transactions.is_idle and not was_idle:
             self._lost_backoff.reset()
+            self._in_flight_limit.grow()
             self._held_up_by = ""
 
     def _start_more(self, now: float) -> None:

@@ -564,6 +564,11 @@ class PartitionCopy:
         return not (self.pending or self.in_flight or self._is_abandoned)
 
     @property
+    def is_target_failing(self) -> bool:
+        """Return whether sending has failed since the last acknowledgement."""
+        return bool(self._target_failures)
+
+    @property
     def is_undecided(self) -> bool:
         """Return whether a sent batch has an unknown outcome: the target may or may not have it.
 

@@ -39,6 +39,7 @@ any error of a STOPPED partition            The batch is dropped. If the target 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +82,9 @@ _SPREAD_FROM: Final = 64 * 1024
 _MAX_REQUESTS: Final = 8
 """Most requests in flight on one lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+_MIN_IN_FLIGHT_BYTES: Final = 256 * 1024
+_MAX_IN_FLIGHT_BYTES: Final = 128 * 1024 * 1024
+_GROWTH: Final = 1.05
 LATE_S: Final = 40.0
 """Seconds without a response to a request for markers after which its connection is closed."""
 _LAST_VERSION: Final = 32767
@@ -129,6 +133,33 @@ _Sent = dict[_Key, tuple[PartitionCopy, "Outgoing"]]
 """Batches of one request, by topic (name or id, as in the response) and partition number."""
 
 
+class InFlightLimit:
+    """Limit of the bytes in flight in transactions. It adapts to the speed of the link to the target.
+
+    All batches in flight have to be acknowledged before ``transaction.timeout.ms`` has passed. How many bytes a slow
+    link carries in that time is unknown. If each transaction sent more, each one would be lost.
+    """
+
+    def __init__(self) -> None:
+        self.max_bytes: float = _MAX_IN_FLIGHT_BYTES
+        """A connection without a request in flight may send one batch nevertheless."""
+        self._reached_bytes = 0
+
+    def reach(self, in_flight_bytes: int) -> None:
+        """Record the bytes in flight after a request was sent."""
+        self._reached_bytes = max(self._reached_bytes, in_flight_bytes)
+
+    def shrink(self) -> None:
+        """Allow half of the bytes that were in flight, after a transaction whose batches were not acknowledged."""
+        self.max_bytes = max(_MIN_IN_FLIGHT_BYTES, min(self.max_bytes, self._reached_bytes) / 2)
+        self._reached_bytes = 0
+
+    def grow(self) -> None:
+        """Raise the limit a little after a commit."""
+        self._reached_bytes = 0
+        self.max_bytes = min(_MAX_IN_FLIGHT_BYTES, self.max_bytes * _GROWTH)
+
+
 class CopyProducer:
     """Sender of the batches that a copier has queued. Confined to the copier's thread."""
 
@@ -142,6 +173,7 @@ class CopyProducer:
         *,
         on_acknowledged: Callable[[PartitionId, Outgoing, int], None],
         transactions: ShardTransactions | None = None,
+        limit: InFlightLimit | None = None,
     ) -> None:
         """Create a producer without requests in flight.
 
@@ -155,15 +187,19 @@ class CopyProducer:
             on_acknowledged: Called for each acknowledged batch with the target offset of its first record. -1: unknown.
                 Not used in transactions.
             transactions: Transactions of the shard, which are notified instead. None: at least once.
+            limit: Limit of the bytes in flight in transactions. The copier adapts it. None: the largest one.
         """
         self._transactions = transactions
+        self._limit = limit or InFlightLimit()
         self._settings = settings
         self._target = target
         self._copies = copies
         self._active = active
         self._clock = clock
         self._on_acknowledged = on_acknowledged
-        self._in_flight: dict[_Lane, tuple[Connection, deque[_Sent]]] = {}
+        self._in_flight: dict[_Lane, tuple[Connection, deque[tuple[_Sent, int]]]] = {}
+        """Requests without a response by lane, each with its size in bytes."""
+        self._bytes_in_flight = 0
         self._fresh: ProducerStamp | None = None
         self._turn = 0
         self._refreshes = TopicRefreshes()
@@ -227,18 +263,28 @@ class CopyProducer:
         used, requests = self._in_flight.setdefault(lane, (connection, deque()))
         if used is not connection:
             return  # requests in flight on the broken connection have to be requeued first (``sweep``)
-        while len(requests) < _MAX_REQUESTS and (ready := [copy for copy in copies if self._can_send(copy, now)]):
+        while (
+            len(requests) < _MAX_REQUESTS
+            and not (requests and self._room_bytes <= 0)
+            and (ready := [copy for copy in copies if self._can_send(copy, now)])
+        ):
             self._turn += 1
             self._send_one(connection, requests, ready)
         connection.write()
 
-    def _send_one(self, connection: Connection, requests: deque[_Sent], ready: list[PartitionCopy]) -> None:
+    @property
+    def _room_bytes(self) -> float:
+        """Bytes that may be sent in addition to those in flight. A lane without a request may send one batch."""
+        return math.inf if self._transactions is None else self._limit.max_bytes - self._bytes_in_flight
+
+    def _send_one(self, connection: Connection, requests: deque[tuple[_Sent, int]], ready: list[PartitionCopy]) -> None:
         records = []
         batches = []
         size = 0
+        max_bytes = min(_MAX_REQUEST_BYTES, self._room_bytes)
         for at in range(len(ready)):
             copy = ready[(self._turn + at) % len(ready)]
-            if size and size + len(copy.pending[0].view) > _MAX_REQUEST_BYTES:
+            if size and size + len(copy.pending[0].view) > max_bytes:
                 continue
             outgoing = copy.next_batch(self._identity())
             size += len(outgoing.view)
@@ -260,10 +306,13 @@ class CopyProducer:
             timeout_ms=int(self._settings.target.request_timeout_s * 1000),
             transactional_id=None if self._transactions is None else self._transactions.transactional_id,
         )
-        requests.append(sent)
+        requests.append((sent, size))
+        self._bytes_in_flight += size
+        self._limit.reach(self._bytes_in_flight)
 
         def on_response(response: ProduceResponse, _: object) -> None:
-            requests.remove(sent)
+            requests.remove((sent, size))
+            self._bytes_in_flight -= size
             self._answered(sent, response, by_id=by_id)
 
         connection.submit(ProduceRequest, version, body, ProduceResponse, on_response)
@@ -392,7 +441,8 @@ class CopyProducer:
             if not connection.closed:
                 continue
             del self._in_flight[lane]
-            for sent in requests:
+            for sent, size in requests:
+                self._bytes_in_flight -= size
                 for copy, outgoing in sent.values():
                     self._retry(copy, outgoing, reason, now, moved=True)
                     if not copy.in_flight:

@@ -18,7 +18,8 @@ OPEN     OPEN     AddPartitionsToTxn for partitions with batches, along with the
 OPEN     CLOSING  ``interval_s`` has passed, or ``shortest_s`` has and since then each partition had no backlog for a
                   moment, or the copier drains. No new batches are sent, only retries.
 CLOSING  ENDING   Every batch is acknowledged. The records with the source offsets are encoded.
-CLOSING  (lost)   Not all batches are acknowledged after 15 s, or a partition with an unknown outcome stopped.
+CLOSING  (lost)   A partition's batches have failed for 15 s without any acknowledgement, ``transaction.timeout.ms``
+                  has passed since the transaction was opened, or a partition with an unknown outcome stopped.
 ENDING   IDLE     The source offsets are produced and EndTxn commits. ``committed_offset`` advances and the offset
                   syncs of the batches are released.
 =======  =======  ====================================================================================================
@@ -30,7 +31,8 @@ Errors in any phase:
   EndTxn, the next transaction gets a new producer epoch. With the old one, the first EndTxn could arrive late, and
   commit records of the next transaction without their source offsets.
 - ``TransactionLostError`` (fenced, epoch or sequence unknown, transaction timed out, batch at an unexpected offset):
-  the copier discards everything since the last commit, and begins at step 1 with new connections.
+  the copier discards everything since the last commit, and begins at step 1 with new connections. If batches were not
+  acknowledged in time, it then sends at most half as many bytes at once (``InFlightLimit``).
 """
 
 from __future__ import annotations
@@ -102,6 +104,7 @@ class TransactionOverhead:
 
 _TIMEOUT_S: Final = 10.0
 _CLOSING_S: Final = 15.0
+"""Seconds without an acknowledgement after which a transaction with failing partitions is given up."""
 _RETRY_S: Final = 0.5
 _NAMED: Final = 3
 """Most partitions named in a message."""
@@ -153,23 +156,24 @@ def shard_id(prefix: str, shards: int, shard: int) -> str:
 class HeldUpError(TransactionLostError):
     """Some partitions got no acknowledgement in time, so the transaction they share with others cannot be committed."""
 
-    def __init__(self, late: Sequence[PartitionCopy], others: int, transactional_id: str) -> None:
+    def __init__(self, late: Sequence[PartitionCopy], others: int, transactional_id: str, waited: str) -> None:
         """Build the message: the first late partitions with their reasons, and the number of partitions they held up.
 
         Args:
             late: Partitions without acknowledgement.
             others: Number of other partitions in the transaction.
             transactional_id: Transactional id of the shard.
+            waited: Limit of time that has passed, such as ``for 15 s``.
         """
         named = "; ".join(
             f"{copy.partition_id.remote_topic}-{copy.partition_id.partition}: {copy.reason or 'no answer'}"
             for copy in late[:_NAMED]
         )
         more = f"; and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
-        waited = (
+        held_up = (
             f". Other partitions of transactional id {transactional_id} that had to wait: {others}" if others else ""
         )
-        super().__init__(f"records were not acknowledged for {_CLOSING_S:g} s ({named}{more}){waited}")
+        super().__init__(f"records were not acknowledged {waited} ({named}{more}){held_up}")
 
 
 class _Phase(Enum):
@@ -220,7 +224,9 @@ class ShardTransactions:
         self._begun: set[PartitionTuple] = set()
         """Remote partitions with an acknowledged batch in the open transaction."""
         self._sequences: dict[int, int] = {}
-        self._close_at = self._close_from = 0.0
+        self._close_at = self._close_from = self._expires_at = 0.0
+        self._acknowledged_before = 0
+        """Number of acknowledged batches at the last check of a closing transaction."""
         self._overhead = TransactionOverhead(clock)
         self._source_offsets_due = 0.0
         self._touched: dict[PartitionTuple, PartitionCopy] = {}
@@ -357,6 +363,7 @@ class ShardTransactions:
         if self._phase is _Phase.IDLE and not ending and self._is_wanted(copies, active, now):
             self.fence()
             self._close_at = now + self._settings.interval_s
+            self._expires_at = now + self._settings.timeout_ms / 1000
             takes_records_s = max(self._settings.shortest_s, _RECORDS_TO_OVERHEAD * self._overhead.seconds)
             self._close_from = min(now + takes_records_s, self._close_at)
             self._unchecked = None
@@ -437,10 +444,19 @@ class ShardTransactions:
             )
         if not busy and not undecided:
             return True
-        if now >= self._close_at:
-            late = undecided or [copy for copy in copies if copy.in_flight]
+        failing = [copy for copy in copies if copy.is_undecided or (copy.in_flight and copy.is_target_failing)]
+        if not failing or len(self._acknowledged) > self._acknowledged_before:
+            # Batches that have not failed are on their way, which takes long on a slow link. A connection that carries
+            # no byte is closed after ``request.timeout.ms``; its batches have failed then.
+            self._close_at = now + _CLOSING_S
+        self._acknowledged_before = len(self._acknowledged)
+        if now >= min(self._close_at, self._expires_at):
+            late = failing or [copy for copy in copies if copy.in_flight]
             others = {copy.partition_id for copy in (*copies, *self._touched.values()) if copy not in late}
-            raise HeldUpError(late, len(others), self.transactional_id)
+            is_expired = now >= self._expires_at  # the target aborts the transaction
+            timeout = f"within transaction.timeout.ms={self._settings.timeout_ms}"
+            waited = timeout if is_expired else f"for {_CLOSING_S:g} s"
+            raise HeldUpError(late, len(others), self.transactional_id, waited)
         return False
 
     def _numbered(self, records: Mapping[int, Sequence[Record]]) -> PartitionWriter:
@@ -489,6 +505,7 @@ class ShardTransactions:
         for partition_id, outgoing, base_offset in self._acknowledged:
             self._on_acknowledged(partition_id, outgoing, base_offset)
         self._acknowledged = []
+        self._acknowledged_before = 0
         self._phase = _Phase.IDLE
 
 

@@ -13,7 +13,7 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy.producer import CopyProducer
+from klamm.mirror.copy.producer import CopyProducer, InFlightLimit
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import DecompressedTooLargeError, ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
@@ -143,6 +143,7 @@ class Sending:
         *,
         request_timeout_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        limit: InFlightLimit | None = None,
     ) -> None:
         self.target = Target()
         self.copies = {
@@ -159,6 +160,7 @@ class Sending:
             clock,
             on_acknowledged=lambda *_: None,
             transactions=cast("ShardTransactions | None", transaction),
+            limit=limit,
         )
 
     def queue(self, *partitions: int, size: int) -> None:
@@ -317,6 +319,57 @@ def test_too_large_batch_that_cannot_be_decoded_stops_its_partition(
     sending.target.reject_all(ErrorCode.MESSAGE_TOO_LARGE, 0)
     assert copy.state is CopyState.STOPPED
     assert copy.reason.startswith("the batch that ends at offset 0 cannot be split (300 MiB), and is larger than the")
+
+
+def test_lost_transactions_halve_the_bytes_in_flight_and_commits_raise_them_again() -> None:
+    """Else a slow link would lose every transaction for the same reason."""
+
+    # given
+    def in_flight() -> int:
+        sending = Sending(Transaction(), limit=limit)
+        for at in (0, 1):
+            for _ in range(5):
+                sending.queue(at, size=512 * KIB)
+        while sending.send() == {0: 1}:  # the target has to know the producers before several batches are sent
+            sending.target.answer_first(0, 1)
+        sending.send()
+        return sum(sending.target.requests.values())
+
+    limit = InFlightLimit()
+    most = in_flight()
+    sent = [most]
+    # when
+    for _ in range(4):
+        limit.shrink()
+        sent.append(in_flight())
+    # then
+    assert most >= 4
+    assert sent[0] > sent[1] >= sent[2] >= sent[3] >= sent[4] == 2, "one batch of each connection"
+    # when
+    for _ in range(200):
+        limit.grow()
+    # then
+    assert in_flight() == most
+
+
+def test_answered_and_lost_requests_leave_the_bytes_in_flight() -> None:
+    # given
+    limit = InFlightLimit()
+    limit.max_bytes = 1
+    sending = Sending(Transaction(), limit=limit)
+    for _ in range(3):
+        sending.queue(0, size=KIB)
+    sending.send()
+    sending.target.answer_all(0)
+    # when
+    assert sending.send() == {0: 1}
+    assert sending.send() == {0: 1}, "no more than one batch"
+    sending.target.lanes.pop(0).close()
+    sending.producer.sweep(time.monotonic())
+    limit.max_bytes = 3 * KIB
+    sending.copies["t", 0].retry_at = 0.0
+    # then
+    assert sending.send() == {0: 2}
 
 
 def test_partition_waits_from_the_end_of_an_attempt_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,8 +311,56 @@ def test_unacknowledged_batch_loses_transaction(shard: Shard) -> None:
     shard.drive(10.0)
     shard.send()
     shard.drive(11.0, busy=True)
-    with pytest.raises(TransactionLostError):
-        shard.drive(60.0, busy=True)
+    reason = "records were not acknowledged within transaction.timeout.ms=60000 (A.t-0: no answer)"
+    with pytest.raises(HeldUpError, match=re.escape(reason)):
+        shard.drive(70.0, busy=True)
+
+
+def test_slow_link_keeps_transaction_until_its_timeout(shard: Shard, target: Target) -> None:
+    # given
+    shard.fetch()
+    shard.drive(10.0)
+    sent = shard.send()
+    # when no batch fails, but the acknowledgement takes long
+    for now in range(11, 70):
+        shard.drive(float(now), busy=True)
+    # then
+    shard.acknowledge(sent, 100)
+    shard.drive(69.5)
+    assert target.asked == ["add A.t-0", "write", "commit"]
+    assert shard.copies[0].committed_offset == 3
+
+
+def test_failed_batch_keeps_transaction_while_others_are_acknowledged(shard: Shard) -> None:
+    # given
+    for number in (0, 1):
+        shard.fetch(number)
+    shard.drive(10.0)
+    slow, failed = shard.send(1), shard.send(0)
+    shard.copies[0].target_failed("the connection broke", 11.0, failed)
+    # when
+    shard.drive(11.0, busy=True)
+    shard.drive(25.0, busy=True)
+    shard.acknowledge(slow, 100, 1)
+    shard.drive(26.0, busy=True)
+    shard.drive(40.0, busy=True)
+    # then
+    assert not shard.transactions.is_idle
+    with pytest.raises(HeldUpError, match="for 15 s"):
+        shard.drive(41.0, busy=True)
+
+
+def test_retry_in_flight_counts_as_failing(shard: Shard) -> None:
+    # given
+    shard.fetch()
+    shard.drive(10.0)
+    shard.copies[0].target_failed("NOT_ENOUGH_REPLICAS", 11.0, shard.send())
+    shard.drive(11.0)
+    # when
+    shard.send()
+    # then
+    with pytest.raises(HeldUpError, match="for 15 s"):
+        shard.drive(26.0, busy=True)
 
 
 def test_partition_delaying_commit_is_reported_with_reason(shard: Shard) -> None:

@@ -85,8 +85,6 @@ _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _MIN_IN_FLIGHT_BYTES: Final = 256 * 1024
 _MAX_IN_FLIGHT_BYTES: Final = 128 * 1024 * 1024
 _GROWTH: Final = 1.05
-LATE_S: Final = 40.0
-"""Seconds without a response to a request for markers after which its connection is closed."""
 _LAST_VERSION: Final = 32767
 
 RETRIABLE: Final = RETRIABLE_PRODUCE_CODES | {

@@ -28,7 +28,7 @@ from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.errors import STALE_METADATA_CODES, ConnectionLostError
 from klamm.mirror.copy.partition import stop_and_log
-from klamm.mirror.copy.producer import LATE_S, RETRIABLE, TOO_LARGE, CopyProducer
+from klamm.mirror.copy.producer import RETRIABLE, TOO_LARGE, CopyProducer
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.partition import MAX_MARKERS, ReplayCopy
 from klamm.mirror.replay.runs import first_offset
@@ -362,10 +362,10 @@ class ReplayProducer(CopyProducer):
         copy.fail(reason, in_doubt=in_doubt)
 
     def sweep(self, now: float) -> None:
-        """Fail the requests of broken connections, and close connections that have not answered for 40 s."""
+        """Fail the requests of broken connections, and close those without progress (``request.timeout.ms``)."""
         super().sweep(now)
         for connection in set(self._marking.values()):
-            if connection.oldest_wait_s(now) > LATE_S:
+            if connection.silent_s(now) > self._settings.target.max_silence_s:
                 connection.close()
         for copy, connection in list(self._marking.items()):
             if connection.closed:

@@ -6,7 +6,7 @@ precedence and that the worker's topic supplies offsets missing there. Kafka 4.1
 the flow's topic hides the one in the worker's topic.
 
 A flow that gets its own topic later would therefore mirror everything again. klamm instead copies the missing source
-offsets, and the states that an operator requested, into the flow's topic before it copies any record.
+offsets, the states that an operator requested, and promotions into the flow's topic before it copies any record.
 
 An open transaction may hide records in either topic. A decision without them could be wrong, so the migration fails
 then, and the control loop retries it.
@@ -48,7 +48,7 @@ _POOL_BYTES: Final = 4 * 1024 * 1024
 class _Key(NamedTuple):
     """Subject of a record in an offsets topic: a source offset, a source topic id, or a fact about the flow."""
 
-    kind: Literal["source offset", "topic id", "shard plan", "cluster id", "requested states"]
+    kind: Literal["source offset", "topic id", "shard plan", "cluster id", "requested states", "promotion"]
     topic: str = ""
     """Source topic. Of requested states: name of the flow."""
     partition: int = -1
@@ -70,7 +70,9 @@ class _Stored:
 
 
 def copy_worker_offsets(flow: FlowSettings) -> None:
-    """Copy source offsets and requested states that only the worker's topic has into the flow's topic, if it has one.
+    """Copy source offsets, requested states and promotions that only the worker's topic has into the flow's topic.
+
+    Does nothing for a flow that writes to the worker's topic.
 
     Call this before any record is copied. Repeated calls are safe, because existing source offsets are kept.
 
@@ -164,7 +166,7 @@ def forget_topics(flow: FlowSettings, topics: Collection[str]) -> None:
                     [
                         Record(key=record.key, value=None, timestamp=wall_clock_ms())
                         for key, record in stored.newest.items()
-                        if key.topic in topics and record.value is not None
+                        if key.topic in topics and key.kind != "promotion" and record.value is not None
                     ],
                 )
 
@@ -212,7 +214,8 @@ def _beside(flow: FlowSettings, carried: set[_Key], workers: _Stored, own: _Stor
         topic_id = key._replace(kind="topic id")
         if topic_id in workers.newest:
             yield topic_id
-    for fact in (_Key("shard plan"), _Key("cluster id"), _Key("requested states", flow.name)):
+    promotions = (key for key in sorted(workers.newest) if key.kind == "promotion")
+    for fact in (_Key("shard plan"), _Key("cluster id"), _Key("requested states", flow.name), *promotions):
         if fact in workers.newest and fact not in own.newest:
             yield fact
 
@@ -254,6 +257,8 @@ def _key_of(record: Record, source_alias: str) -> _Key | None:
             return _Key("shard plan")
     if (flow := requested_states.flow_of(record.key, source_alias)) is not None:
         return _Key("requested states", flow)
+    if (promoted := source_offsets.parse_promotion_key(record.key, source_alias)) is not None:
+        return _Key("promotion", promoted)
     is_cluster_id = record.key is not None and bytes(record.key) == source_offsets.cluster_id_key(source_alias)
     return _Key("cluster id") if is_cluster_id else None
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.records import requested_states, worker_offsets
+from klamm.mirror.records import requested_states, source_offsets, worker_offsets
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
-from klamm.mirror.records.worker_offsets import copy_worker_offsets
+from klamm.mirror.records.source_offsets import EpochFloor, StoredPromotion
+from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topics
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
 
@@ -26,6 +28,7 @@ FLOW = parse_settings(
         "A->B.offsets.storage.topic": "own",
     }
 ).flows[0]
+PROMOTION_KEY = source_offsets.promotion_key("A", "orders")
 
 
 class Target:
@@ -51,6 +54,10 @@ class Target:
     def request(self, topic: str, states: RequestedStates, flow: str = "A->B") -> None:
         key = requested_states.key_bytes("A", flow)
         self.records[topic][key] = Record(key=key, value=requested_states.value_bytes(states))
+
+    def promote(self, topic: str, promotion: StoredPromotion) -> None:
+        value = source_offsets.promotion_value(promotion)
+        self.records[topic][PROMOTION_KEY] = Record(key=PROMOTION_KEY, value=value)
 
     def requested(self, topic: str) -> dict[str | None, RequestedStates | None]:
         """Return the stored states by flow."""
@@ -86,3 +93,34 @@ def test_requested_states_are_not_copied_over_hidden_ones(monkeypatch: pytest.Mo
     with pytest.raises(ConnectionLostError, match="An open transaction hides source offsets in own-0"):
         copy_worker_offsets(FLOW)
     assert target.requested("own") == {}
+
+
+def promoted(target: Target, topic: str) -> StoredPromotion | None:
+    """Return the promotion of ``orders`` that an offsets topic holds."""
+    record = target.records[topic].get(PROMOTION_KEY)
+    return None if record is None else source_offsets.parse_promotion(record.value)
+
+
+def test_promotions_are_copied_to_own_topic_of_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the promotion would be finished again: markers would abort transactions of the new producers."""
+    # given
+    target = Target(monkeypatch)
+    finished = StoredPromotion(UUID(int=1), True, {0: (EpochFloor(5, 7),)})
+    target.promote("workers", finished)
+    # when
+    copy_worker_offsets(FLOW)
+    # then
+    assert promoted(target, "own") == finished
+    # when the topic is taken back and promoted again
+    target.promote("own", later := StoredPromotion(UUID(int=1), False))
+    copy_worker_offsets(FLOW)
+    # then
+    assert promoted(target, "own") == later
+
+
+def test_promotions_of_deleted_topics_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topic id shows that a remote topic with the same name is another one."""
+    target = Target(monkeypatch)
+    target.promote("own", promotion := StoredPromotion(UUID(int=1), True))
+    forget_topics(FLOW, ["orders"])
+    assert promoted(target, "own") == promotion

@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 import klamm
 from klamm.cli import main as cli
-from klamm.mirror.groups.control import both_sides, group_control
+from klamm.mirror.groups.both_sides import both_sides
+from klamm.mirror.groups.control import group_control
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.progress.flow_progress import GroupStatus
 from klamm.mirror.records.formats import Checkpoint

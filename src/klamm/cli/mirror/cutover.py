@@ -13,7 +13,7 @@ from klamm.cli.arguments import add_timeout, seconds
 from klamm.cli.output import table_lines
 from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
-from klamm.mirror.groups.control import both_sides
+from klamm.mirror.groups.both_sides import both_sides
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, read_properties

@@ -31,36 +31,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ErrorCode, KafkaApiError
-from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, RETRIABLE_CODES, api_error, error_text
-from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import (
     KNOWN_AFTER_S,
     GroupUse,
-    admin_client,
-    check_reachable,
     commit_offsets,
     consumer_groups,
     create_internal_topic,
     group_offsets,
     group_uses,
 )
-from klamm.mirror.groups.equal_logs import EqualityCheck
+from klamm.mirror.groups.both_sides import BothSides, open_both_sides, side_connection
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
-    ends_without_syncs,
     is_more_recent,
+    not_equal,
     offsets_to_commit,
     remote_topic_of,
     translate_group,
 )
-from klamm.mirror.groups.stores import CheckpointStore, EqualOffsets, MirroredOffsets, SyncStore
+from klamm.mirror.groups.stores import CheckpointStore
 from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.partition_progress import RecentAges
-from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
-from klamm.mirror.records.worker_offsets import mirrored_offsets
-from klamm.mirror.replica.placement import led_by_brokers
+from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import LoggedRejections
 from klamm.mirror.topics.remote_topics import RemoteTopics
@@ -71,10 +65,10 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata
+    from klamm.admin import NewTopic, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
-    from klamm.mirror.progress.flow_progress import GroupStatus
+    from klamm.mirror.progress.flow_progress import GroupStatus, PartitionStatus
     from klamm.mirror.records.formats import Checkpoint
     from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
@@ -104,6 +98,7 @@ class GroupControl:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         place: Callable[[NewTopic], NewTopic] = lambda topic: topic,
+        progress: Callable[[], Iterable[PartitionStatus]] | None = None,
     ) -> None:
         """Create the loop. Nothing is requested before ``run`` or ``turn``.
 
@@ -116,7 +111,9 @@ class GroupControl:
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
             place: Returns the topic for checkpoints with the brokers of its partitions, or as it is.
+            progress: Returns the progress of the partitions, if this process copies them and they keep their offsets.
         """
+        self._progress = progress
         self._place = place
         self._flow = flow
         self._settings = settings
@@ -298,7 +295,7 @@ class GroupControl:
         self._syncs.refresh()
         asked_at_ms = self.now() * 1000
         offsets = self._offsets_of_groups()
-        logs = self._sides.logs(self._flow, offsets.values())
+        logs = self._logs(offsets.values())
         self._checkpoints.discard_stale(logs.target, self._source_of, self._syncs)
         due: list[Checkpoint] = []
         for group, of_group in offsets.items():
@@ -312,6 +309,16 @@ class GroupControl:
         self._checkpoints.write(due, int(asked_at_ms))
         self._note_written(due, asked_at_ms)
         self._publish()
+
+    def _logs(self, offsets: Collection[CommittedOffsets]) -> Logs:
+        """Return the logs of partitions, with those that the copying does not regard as equal to the source."""
+        logs = self._sides.logs(self._flow, offsets)
+        if self._progress is None:
+            return logs
+        rows = {(row.topic, row.partition): row for row in self._progress()}
+        mirrored = {where for of_group in offsets for where in of_group} - logs.handed_over.keys()
+        reasons = {where: not_equal(rows.get(where), self._flow) for where in mirrored}
+        return logs._replace(unequal={where: why for where, why in reasons.items() if why} | dict(logs.unequal))
 
     def _offsets_of_groups(self) -> dict[str, CommittedOffsets]:
         out: dict[str, CommittedOffsets] = {}
@@ -517,53 +524,13 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BothSides:
-    """Connections to both clusters of a flow, and what is stored of its progress."""
-
-    source: AdminClient
-    target: AdminClient
-    source_reader: ControlConnection
-    target_reader: ControlConnection
-    syncs: SyncStore
-    mirrored: MirroredOffsets
-    equality: EqualityCheck | None = None
-    """Check that offsets are equal. None: the flow does not keep them, or klamm leads the remote partitions."""
-
-    def logs(self, flow: FlowSettings, offsets: Iterable[CommittedOffsets]) -> Logs:
-        """Return the logs of the partitions on which groups have offsets. Errors as of ``ControlConnection``."""
-        offsets = list(offsets)
-        local = sorted({where for of_group in offsets for where in of_group})
-        remote = {(topic, at): (remote_topic_of(flow, topic), at) for topic, at in local}
-        target = self.target_reader.log_bounds(sorted(set(remote.values())))
-        source = self.source_reader.log_bounds(local)
-        led = self.led_by_brokers(flow, {name for name, _ in remote.values()})
-        handed_over = [where for where in local if remote[where][0] in led]
-        ends: dict[PartitionTuple, int] = {}
-        for of_group in offsets:
-            ends |= ends_without_syncs(of_group, self.syncs, source)
-        next_offsets = self.mirrored.next_offsets(ends, final=handed_over)
-        return Logs(
-            target=target,
-            source=source,
-            next_offsets=next_offsets,
-            handed_over={where: next_offsets.get(where, -1) for where in handed_over},
-            unequal={} if self.equality is None else self.equality.run(offsets, target=target, source=source),
-        )
-
-    def led_by_brokers(self, flow: FlowSettings, remote_topics: Collection[str]) -> frozenset[str]:
-        """Return the remote topics that were handed over, also while klamm takes them back."""
-        if flow.replica is None:
-            return frozenset()
-        return led_by_brokers(self.target, remote_topics, flow.replica.node_id)
-
-
 def translate_groups(
     flow: FlowSettings,
     status: GroupStatus,
     stop: threading.Event,
     *,
     claim: FlowClaim | None = None,
+    progress: Callable[[], Iterable[PartitionStatus]] | None = None,
 ) -> None:
     """Run the group control loop of a flow until ``stop`` is set, while the flow is claimed. Blocks.
 
@@ -574,6 +541,7 @@ def translate_groups(
         status: Status of the groups.
         stop: Event that ends the loop.
         claim: Claim of the flow. None: always held.
+        progress: Returns the progress of the flow's partitions. Used if the flow keeps offsets.
     """
     if flow.groups is None:
         return
@@ -581,15 +549,22 @@ def translate_groups(
     try:
         while not stop.is_set():
             if claim.wait_held(_TURN_S):
-                with group_control(flow, status) as control:
+                with group_control(flow, status, progress) as control:
                     control.run(stop, claim)
     except Exception:  # log every error before the thread ends
         logger.exception("%s: offsets of groups are no longer translated, because of an unexpected error", flow.name)
 
 
 @contextlib.contextmanager
-def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupControl]:
+def group_control(
+    flow: FlowSettings, status: GroupStatus, progress: Callable[[], Iterable[PartitionStatus]] | None = None
+) -> Iterator[GroupControl]:
     """Open the connections of a group control loop for the duration of the context. ``sync`` may be called directly.
+
+    Args:
+        flow: Settings of the flow.
+        status: Status of the groups.
+        progress: Returns the progress of the flow's partitions, if this process copies them.
 
     Raises:
         SettingsError: A client property is not supported, or checkpoints are disabled for the flow.
@@ -599,8 +574,8 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             f"{flow.name}: emit.checkpoints.enabled=false: group offsets cannot be translated without checkpoints"
         )
     with contextlib.ExitStack() as stack:
-        sides = _both_sides(stack, flow)
-        writer = _connection(stack, flow, "target", "producer")
+        sides = open_both_sides(stack, flow)
+        writer = side_connection(stack, flow, "target", "producer")
         wanted = flow.groups.group_filter.should_replicate_group
         remote_topics = RemoteTopics(sides.target)
         if flow.replica is not None:
@@ -614,51 +589,5 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             checkpoints=CheckpointStore(sides.target_reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
             status=status,
             place=remote_topics.place,
+            progress=progress if flow.preserves_offsets else None,
         )
-
-
-@contextlib.contextmanager
-def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
-    """Open connections to both clusters for the duration of the context.
-
-    Raises:
-        SettingsError: A client property is not supported, or offset syncs are disabled for the flow.
-        ConnectionLostError: A cluster is unavailable.
-    """
-    with contextlib.ExitStack() as stack:
-        sides = _both_sides(stack, flow)
-        check_reachable(sides.source, flow.source.alias)
-        check_reachable(sides.target, flow.target.alias)
-        yield sides
-
-
-def _both_sides(stack: contextlib.ExitStack, flow: FlowSettings) -> BothSides:
-    source_reader = _connection(stack, flow, "source", "consumer")
-    target_reader = _connection(stack, flow, "target", "consumer")
-    replays = flow.preserves_offsets and flow.replica is None
-    return BothSides(
-        source=stack.enter_context(admin_client(flow, "source")),
-        target=stack.enter_context(admin_client(flow, "target")),
-        source_reader=source_reader,
-        target_reader=target_reader,
-        syncs=_syncs(stack, flow),
-        mirrored=MirroredOffsets(flow, mirrored_offsets),
-        equality=EqualityCheck(flow, source_reader, target_reader) if replays else None,
-    )
-
-
-def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role: str) -> ControlConnection:
-    cluster = flow.source if side == "source" else flow.target
-    client = flow.clients[f"{side}.{role}"]
-    settings = ConnectionSettings.of(cluster.bootstrap_servers, client, f"klamm-mirror-{flow.name}")
-    return stack.enter_context(contextlib.closing(ControlConnection(settings)))
-
-
-def _syncs(stack: contextlib.ExitStack, flow: FlowSettings) -> SyncStore:
-    if flow.preserves_offsets:
-        return EqualOffsets(_connection(stack, flow, "target", "consumer"))
-    if flow.syncs_topic is None:
-        raise SettingsError(
-            f"{flow.name}: emit.offset-syncs.enabled=false: group offsets cannot be translated without offset syncs"
-        )
-    return SyncStore(_connection(stack, flow, flow.syncs_location.value, "consumer"), flow.syncs_topic)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
-    from klamm.mirror.groups.control import BothSides
+    from klamm.mirror.groups.both_sides import BothSides
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.records.formats import Checkpoint
     from klamm.mirror.settings.flow import FlowSettings

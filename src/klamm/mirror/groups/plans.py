@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import OffsetAndMetadata
 from klamm.mirror.naming import original_topic
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.formats import Checkpoint
 from klamm.mirror.records.offset_translation import Translation
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.stores import SyncStore
+    from klamm.mirror.progress.flow_progress import PartitionStatus
     from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
@@ -70,6 +72,23 @@ class Logs(NamedTuple):
     """
     unequal: Mapping[PartitionTuple, str] = MappingProxyType({})
     """Reasons why offsets may not be equal although the flow keeps them, by source partition."""
+
+
+def not_equal(row: PartitionStatus | None, flow: FlowSettings) -> str:
+    """Return why a remote partition of a flow that keeps offsets may not equal its source. Empty: no reason is known.
+
+    Args:
+        row: Progress of the partition. None: no task has reported it yet.
+        flow: Settings of the flow.
+    """
+    if row is not None and row.state is CopyState.STOPPED:
+        return f"its copying stopped, so its offsets may not be equal any more: {row.reason}"
+    if flow.replica is not None and (row is None or row.end_offset < 0 or row.state is CopyState.WAITING):
+        # A new task does not know the reason for which the one before stopped, until it has read the source. In flows
+        # that produce, ``EqualityCheck`` compares the logs without the tasks.
+        reason = "" if row is None else row.reason
+        return f"it is not verified yet that offsets are equal: {reason or 'the source was not read yet'}"
+    return ""
 
 
 def ends_without_syncs(

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.kafka_client.connection.buffers import BufferPool
@@ -355,7 +356,7 @@ class MirrorCommands:
         if missing := missing_partitions(flow, topics):
             raise MirrorCommandError(409, f"{flow.name}: {next(iter(missing.values()))}; nothing was changed")
         try:
-            warning = sync_groups(flow, topics)
+            warning = sync_groups(flow, topics, partial(self.status.partitions, flow.name))
         except (ConnectionError, TimeoutError) as error:
             raise MirrorCommandError(
                 503,

@@ -22,7 +22,7 @@ from klamm.mirror.replica.placement import is_led_by_broker, led_by_brokers, not
 from klamm.mirror.replica.target_nodes import target_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient, ConfigEntry, TopicDescription
     from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
@@ -131,7 +131,7 @@ def missing_partitions(flow: FlowSettings, topics: Sequence[str]) -> dict[str, s
     return out
 
 
-def sync_groups(flow: FlowSettings, topics: Collection[str]) -> str:
+def sync_groups(flow: FlowSettings, topics: Collection[str], progress: Callable[[], Iterable[PartitionStatus]]) -> str:
     """Commit the offsets that groups have on the source on the target, where the replicas have the records before them.
 
     Those that they do not have yet are awaited for ten seconds. Syncs that take longer than ``MAX_SYNC_S`` go on in a
@@ -140,6 +140,7 @@ def sync_groups(flow: FlowSettings, topics: Collection[str]) -> str:
     Args:
         flow: Settings of the flow.
         topics: Source topics whose offsets are awaited.
+        progress: Returns the progress of the flow's partitions.
 
     Returns:
         Why the offsets may not be complete. Empty: they were synced.
@@ -152,7 +153,7 @@ def sync_groups(flow: FlowSettings, topics: Collection[str]) -> str:
     with admin_client(flow, "source", timeout_ms=_TIMEOUT_MS) as source:
         check_reachable(source, flow.source.alias)
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="group-offsets")
-    syncing = thread.submit(_sync_groups, flow, topics)
+    syncing = thread.submit(_sync_groups, flow, topics, progress)
     thread.shutdown(wait=False)
     if not wait([syncing], MAX_SYNC_S).done:
         return f"offsets of groups were not all synced again within {MAX_SYNC_S:g} s"
@@ -160,9 +161,11 @@ def sync_groups(flow: FlowSettings, topics: Collection[str]) -> str:
     return ""
 
 
-def _sync_groups(flow: FlowSettings, topics: Collection[str]) -> None:
+def _sync_groups(
+    flow: FlowSettings, topics: Collection[str], progress: Callable[[], Iterable[PartitionStatus]]
+) -> None:
     status, deadline = GroupStatus(), time.monotonic() + _GROUPS_S
-    with group_control(flow, status) as control:
+    with group_control(flow, status, progress) as control:
         while True:
             with contextlib.suppress(TopicGoneError):  # a broker that does not know the new topic of checkpoints yet
                 control.sync()

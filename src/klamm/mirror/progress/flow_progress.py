@@ -367,6 +367,11 @@ class MirrorStatus:
                 return None
             return frozenset(topic for topic, _ in state.wanted | state.partitions.keys())
 
+    def partitions(self, flow: str) -> tuple[PartitionStatus, ...]:
+        """Return the current status of the partitions of a flow that tasks have reported."""
+        with self._lock:
+            return tuple(self._flows[flow].partitions.values())
+
     def topics_that_wait(self, flow: str, reason: str) -> frozenset[str]:
         """Return the source topics that have a partition with a reason."""
         with self._lock:

@@ -168,7 +168,11 @@ class ControlLoops:
             *(
                 thread(
                     f"{flow.name} groups",
-                    partial(translate_groups, claim=self._claims[flow.name]),
+                    partial(
+                        translate_groups,
+                        claim=self._claims[flow.name],
+                        progress=partial(self.status.partitions, flow.name),
+                    ),
                     flow,
                     self.groups,
                 )

@@ -21,10 +21,12 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.groups.control import BothSides, GroupControl
+from klamm.mirror.groups.both_sides import BothSides
+from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.stores import CheckpointStore, EqualOffsets, MirroredOffsets, SyncStore
-from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus
+from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus, PartitionStatus
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
 from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.records.offset_translation import RunSync, SyncPair
@@ -156,6 +158,8 @@ class Run:
         """Last mirrored offset by source partition."""
         self.reads_of_mirrored = 0
         self.status = GroupStatus()
+        self.rows: Sequence[PartitionStatus] | None = None
+        """Progress of the partitions. None: another process copies them."""
         properties = {
             "clusters": "A,B",
             "A.bootstrap.servers": "a:1",
@@ -188,6 +192,7 @@ class Run:
             clock=lambda: self.now,
             now=lambda: self.now,
             place=self.place,
+            progress=None if self.rows is None else lambda: self.rows or (),
         )
 
     def place(self, topic: NewTopic) -> NewTopic:
@@ -427,6 +432,61 @@ def test_group_offsets_of_topics_that_brokers_lead_are_not_committed() -> None:
     del run.target.topics["A.orders"]
     (row,) = run.turn().offsets
     assert (row.committed, row.sync_reason) == (500, "")
+
+
+def copied(state: CopyState, reason: str = "", *, end_offset: int = 10_000) -> PartitionStatus:
+    return PartitionStatus(
+        flow="A->B", topic="orders", partition=0, remote_topic="A.orders", next_offset=900, end_offset=end_offset,
+        records=0, bytes=0, last_timestamp=-1, state=state, reason=reason,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (
+            [copied(CopyState.STOPPED, "the records differ")],
+            "its copying stopped, so its offsets may not be equal any more: the records differ",
+        ),
+        (
+            [copied(CopyState.WAITING, "A is away")],
+            "it is not verified yet that offsets are equal: A is away",
+        ),
+        (
+            [copied(CopyState.COPYING, end_offset=-1)],
+            "it is not verified yet that offsets are equal: the source was not read yet",
+        ),
+        ([], "it is not verified yet that offsets are equal: the source was not read yet"),
+    ],
+)
+def test_group_offsets_of_replica_that_may_differ_are_not_synced(rows: list[PartitionStatus], reason: str) -> None:
+    # given
+    run = Run(**REPLICA)
+    run.rows = [copied(CopyState.COPYING)]
+    run.begin()
+    run.commit(500)
+    run.turn()
+    # when
+    run.rows = rows
+    run.commit(700)
+    (row,) = run.turn().offsets
+    # then
+    assert (row.reason, row.committed) == (reason, 500)
+    # when it is equal again
+    run.rows = [copied(CopyState.COPYING)]
+    (row,) = run.turn().offsets
+    # then
+    assert (row.reason, row.committed) == ("", 700)
+
+
+def test_progress_does_not_hold_up_groups_of_topics_that_brokers_lead() -> None:
+    run = Run(**REPLICA)
+    run.rows = []
+    run.begin()
+    run.target.topics["A.orders"] = 1
+    run.mirrored = {ORDERS: 999}
+    run.commit(500)
+    assert [each.reason for each in run.turn().offsets] == [""]
 
 
 def test_group_never_skips_records_that_a_promoted_topic_got_from_its_producers() -> None:

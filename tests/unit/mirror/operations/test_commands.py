@@ -114,7 +114,7 @@ class Rig:
 @pytest.fixture(autouse=True)
 def _no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "missing_partitions", lambda _flow, _topics: {})
-    monkeypatch.setattr(commands, "sync_groups", lambda _flow, _topics: "")
+    monkeypatch.setattr(commands, "sync_groups", lambda *_: "")
     monkeypatch.setattr(commands, "topics_at_risk", lambda _flow, _topics: [])
     monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
 
@@ -477,7 +477,7 @@ def test_group_offsets_are_synced_before_a_promotion_is_requested(monkeypatch: p
     rig = replica_rig()
     synced: list[object] = []
 
-    def sync_groups(_flow: object, topics: object) -> str:
+    def sync_groups(_flow: object, topics: object, _progress: object) -> str:
         synced.append((topics, len(rig.store.saved)))
         return "1 group is missing"
 
@@ -512,7 +512,7 @@ def test_promotion_waits_for_a_cluster_to_sync_groups_but_not_for_a_correction(
 def test_promotion_is_not_stored_after_the_claim_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = replica_rig()
 
-    def sync_groups(_flow: object, _topics: object) -> str:
+    def sync_groups(*_: object) -> str:
         rig.claim.let_go(holder="host-2")
         return ""
 
@@ -526,7 +526,7 @@ def test_sync_of_groups_that_takes_long_does_not_hold_up_the_command(monkeypatch
     ends = threading.Event()
 
     @contextlib.contextmanager
-    def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[object]:
+    def group_control(flow: FlowSettings, status: GroupStatus, _progress: object) -> Iterator[object]:
         status.set(flow.name, FlowGroups())
         yield SimpleNamespace(sync=lambda: ends.wait(60))
 
@@ -535,7 +535,10 @@ def test_sync_of_groups_that_takes_long_does_not_hold_up_the_command(monkeypatch
     monkeypatch.setattr(promotion, "MAX_SYNC_S", 0.01)
     flow = replica_rig().commands.flows[FLOW]
     try:
-        assert promotion.sync_groups(flow, ["orders"]) == "offsets of groups were not all synced again within 0.01 s"
+        assert (
+            promotion.sync_groups(flow, ["orders"], tuple)
+            == "offsets of groups were not all synced again within 0.01 s"
+        )
     finally:
         ends.set()
 
@@ -544,7 +547,7 @@ def test_sync_of_groups_awaits_the_replicas(monkeypatch: pytest.MonkeyPatch) -> 
     reasons = iter(["offset 9 is not mirrored yet", ""])
 
     @contextlib.contextmanager
-    def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[object]:
+    def group_control(flow: FlowSettings, status: GroupStatus, _progress: object) -> Iterator[object]:
         def sync() -> None:
             offset = MagicMock(topic="orders", reason=next(reasons))
             other = MagicMock(topic="other", reason="offset 3 is not mirrored yet")
@@ -556,9 +559,9 @@ def test_sync_of_groups_awaits_the_replicas(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: FakeCluster())
     monkeypatch.setattr(promotion, "_GROUPS_EVERY_S", 0.0)
     flow = replica_rig().commands.flows[FLOW]
-    promotion.sync_groups(flow, ["orders"])
+    promotion.sync_groups(flow, ["orders"], tuple)
     assert list(reasons) == []
-    promotion.sync_groups(replica_rig(emit_checkpoints_enabled="false").commands.flows[FLOW], ["orders"])
+    promotion.sync_groups(replica_rig(emit_checkpoints_enabled="false").commands.flows[FLOW], ["orders"], tuple)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.cluster import Cluster
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_PAUSE_S: Final = 30.0
 _MAX_DOUBLINGS: Final = 3
+_MOMENT_S: Final = 0.05
 
 
 class _Failure(NamedTuple):
@@ -30,6 +33,46 @@ class _Failure(NamedTuple):
     """Error of the latest attempt."""
 
 
+class _Attempt:
+    """Attempt to open a connection in a thread of its own, because it may block."""
+
+    def __init__(self, open_now: Callable[[], Connection], clock: Callable[[], float]) -> None:
+        self._open = open_now
+        self._clock = clock
+        self.began = self.ended = clock()
+        self.result: Connection | ConnectionLostError | None = None
+        """New connection, or why there is none. None: the attempt is in progress."""
+        self.is_unwanted = False
+        """Whether the cluster was closed, so that nobody takes the connection."""
+
+    def run(self) -> None:
+        """Open the connection. Blocks."""
+        result: Connection | ConnectionLostError
+        try:
+            result = self._open()
+        except ConnectionLostError as error:
+            result = error
+        except Exception as error:  # noqa: BLE001 - such as of a token provider
+            result = ConnectionLostError(f"{type(error).__name__}: {error}")
+        self.ended = self._clock()
+        self.result = result
+        if self.is_unwanted:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the connection, if it is open, or as soon as it is."""
+        self.is_unwanted = True
+        if self.result is not None and not isinstance(self.result, ConnectionLostError):
+            self.result.close()
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    """Run a function in a thread, and wait a moment: a broker that rejects or accepts connections does so at once."""
+    thread = threading.Thread(target=work, name="connect", daemon=True)
+    thread.start()
+    thread.join(_MOMENT_S)
+
+
 class CopyCluster(Cluster):
     """Connections to a cluster that do not let one unreachable broker delay the partitions of all others.
 
@@ -37,13 +80,21 @@ class CopyCluster(Cluster):
     the broker accepts the connection but does not answer. So after a failed attempt, calls for this address fail at
     once for as long as the attempt took. Each further failure doubles that pause, up to eight times the duration of the
     attempt and 30 s. A broker that rejects connections at once, such as one that restarts, is hardly paused at all.
+    Only the first attempt blocks: while a broker counts as unreachable, further ones run in a thread of their own.
     """
 
     def __init__(
-        self, settings: ConnectionSettings, pool: BufferPool, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: ConnectionSettings,
+        pool: BufferPool,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] = _in_thread,
     ) -> None:
         super().__init__(settings, pool)
         self._clock = clock
+        self._start = start
+        self._attempts: dict[tuple[str, int], _Attempt] = {}
+        """Attempts to reach unreachable brokers again, by address."""
         self._failures: dict[tuple[str, int], _Failure] = {}
         """Brokers that could not be reached, by address."""
 
@@ -61,14 +112,43 @@ class CopyCluster(Cluster):
         if address is None or (opened is not None and not opened.closed):
             return super().connection(node_id, lane)
         failure, began = self._failures.get(address), self._clock()
-        if failure is not None and began < failure.retry_at:
-            raise ConnectionLostError(failure.reason)
+        if failure is not None:
+            return self._again(node_id, lane, address, failure)
         try:
-            opened = super().connection(node_id, lane)
+            return super().connection(node_id, lane)
         except ConnectionLostError as error:
-            failures, now = 0 if failure is None else failure.failures, self._clock()
-            pause_s = backoff_s(min(failures, _MAX_DOUBLINGS), now - began, _MAX_PAUSE_S)
-            self._failures[address] = _Failure(failures + 1, now + pause_s, str(error))
+            self._failed(address, began, self._clock(), error)
             raise
-        self._failures.pop(address, None)
-        return opened
+
+    def _again(self, node_id: int, lane: int, address: tuple[str, int], failure: _Failure) -> Connection:
+        """Return the connection to a broker that was unreachable, if another attempt has reached it."""
+        if address not in self._attempts:
+            if self._clock() < failure.retry_at:
+                raise ConnectionLostError(failure.reason)
+            # The responses of a login are too small to be taken from the pool, which is confined to this thread.
+            self._attempts[address] = _Attempt(partial(self._open, *address), self._clock)
+            self._start(self._attempts[address].run)
+        attempt = self._attempts[address]
+        if attempt.result is None:
+            raise ConnectionLostError(failure.reason)
+        del self._attempts[address]
+        if isinstance(attempt.result, ConnectionLostError):
+            self._failed(address, attempt.began, attempt.ended, attempt.result)
+            raise attempt.result
+        del self._failures[address]
+        self._connections[node_id, lane] = attempt.result
+        return attempt.result
+
+    def _failed(self, address: tuple[str, int], began: float, ended: float, error: ConnectionLostError) -> None:
+        """Pause the attempts to reach a broker."""
+        before = self._failures.get(address)
+        failures = 0 if before is None else before.failures
+        pause_s = backoff_s(min(failures, _MAX_DOUBLINGS), ended - began, _MAX_PAUSE_S)
+        self._failures[address] = _Failure(failures + 1, ended + pause_s, str(error))
+
+    def close(self) -> None:
+        """Close all connections, also those that are being opened."""
+        super().close()
+        for attempt in self._attempts.values():
+            attempt.drop()
+        self._attempts.clear()

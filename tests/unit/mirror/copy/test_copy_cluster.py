@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +13,9 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.copy_cluster import CopyCluster
 from klamm.protocol.messages.metadata import MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOST, OTHER = 1, 2
 BROKER = MetadataResponse.MetadataResponseBroker
@@ -26,9 +29,13 @@ class Rig:
         self.blocks_s: float | None = 5.0
         """Seconds after which an attempt to reach node 1 fails. None: it succeeds."""
         self.attempts: list[str] = []
+        self.is_deferred = False
+        """Whether attempts in another thread wait until the test runs them."""
+        self.opened: list[Mock] = []
+        self.threads: list[Callable[[], None]] = []
         monkeypatch.setattr("klamm.kafka_client.data.cluster.open_connection", self.open)
         settings = ConnectionSettings(bootstrap_servers=("h0:1",), client_id="copier")
-        self.cluster = CopyCluster(settings, BufferPool(max_free_bytes=0), lambda: self.now)
+        self.cluster = CopyCluster(settings, BufferPool(max_free_bytes=0), lambda: self.now, self.start)
         self.cluster.refresh(["t"])
         self.attempts.clear()
 
@@ -39,7 +46,17 @@ class Rig:
             raise ConnectionLostError(f"{host}: timed out")
         brokers = [BROKER(node_id=node, host=f"h{node}", port=1) for node in (LOST, OTHER)]
         response = MetadataResponse(brokers=brokers, topics=[])
-        return Mock(closed=False, login_due_at=math.inf, round_trip_s=0.001, call=Mock(return_value=response))
+        self.opened.append(
+            connection := Mock(
+                closed=False, login_due_at=math.inf, round_trip_s=0.001, call=Mock(return_value=response)
+            )
+        )
+        return connection
+
+    def start(self, work: Callable[[], None]) -> None:
+        self.threads.append(work)
+        if not self.is_deferred:
+            work()
 
     def attempt(self, lane: int = 0) -> None:
         """Fail to reach the broker that does not respond, at once or after a while."""
@@ -99,3 +116,55 @@ def test_reachable_broker_is_forgotten_as_unreachable(rig: Rig) -> None:
     # then
     assert rig.cluster.connection(LOST) is opened
     assert rig.attempts == ["h1", "h1"]
+
+
+def test_unreachable_broker_is_tried_again_without_blocking(rig: Rig) -> None:
+    # given
+    rig.attempt()
+    rig.now += 5.0
+    rig.is_deferred = True
+    # when
+    rig.attempt()
+    rig.attempt(lane=1)
+    # then
+    assert (rig.now, len(rig.threads)) == (1010.0, 1), "one attempt, in another thread"
+    rig.cluster.connection(OTHER)
+    # when it is reached
+    rig.blocks_s = None
+    rig.threads[0]()
+    # then
+    assert rig.cluster.connection(LOST, 1) is rig.cluster.connection(LOST, 1)
+    assert rig.attempts == ["h1", "h2", "h1"]
+
+
+def test_pause_after_an_attempt_in_another_thread_grows(rig: Rig) -> None:
+    # given
+    rig.attempt()
+    rig.now += 5.0
+    rig.is_deferred = True
+    rig.attempt()
+    # when
+    rig.threads[0]()
+    rig.attempt()
+    rig.now += 9.0
+    rig.attempt()
+    # then
+    assert len(rig.threads) == 1
+    rig.now += 1.0
+    rig.attempt()
+    assert len(rig.threads) == 2
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_connection_that_nobody_takes_is_closed(rig: Rig, is_late: bool) -> None:
+    # given
+    rig.attempt()
+    rig.now += 5.0
+    rig.blocks_s, rig.is_deferred = None, True
+    rig.attempt()
+    # when
+    steps = [rig.threads[0], rig.cluster.close]
+    for step in reversed(steps) if is_late else steps:
+        step()
+    # then
+    rig.opened[-1].close.assert_called_once_with()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ANSWER = JoinGroupResponse(member_id="x" * 10_000, members=[])
 JOIN = request_frame(JoinGroupRequest(group_id="g", protocols=[]), 0, correlation_id=1)
+PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(200_000))
 HEARTBEAT = request(12, 0, b"first")
 CREATE = CreateTopicsRequest(
     topics=[
@@ -36,9 +37,9 @@ CREATE = CreateTopicsRequest(
 LARGE = request_frame(CREATE, 2)
 
 
-def judged(judge: Callable[[Any, Any], Any]) -> Shared:
+def judged(judge: Callable[[Any, Any], Any], **more: Any) -> Shared:
     joins = filter_of(JoinGroupRequest, JoinGroupResponse, judge)
-    return shared_objects(feature(filters={11: joins}))
+    return shared_objects(feature(filters={11: joins}), **more)
 
 
 def intercepted(handle: Callable[[Any, Any], Awaitable[Any]], **more: Any) -> Shared:
@@ -139,6 +140,41 @@ async def test_requests_in_progress_share_the_memory_limit() -> None:
         assert shared.memory.request_budget.held_bytes == 0
 
 
+async def test_requests_of_client_that_wait_leave_room_for_other_clients() -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    def judge(_request: object, context: Any) -> Wait | None:
+        return Wait(work=forever) if context.client_host == "hostile" else None
+
+    # given: a client fills the memory with requests that wait
+    shared = judged(judge, request_budget=HeldBudget(500_000))
+    join = request_frame(JoinGroupRequest(group_id="g", protocols=[PROTOCOL]), 0)
+    with ExitStack() as stack, RelayRig(shared) as other:
+        hostile = [stack.enter_context(RelayRig(shared)) for _ in range(3)]
+        for rig in hostile:
+            rig.relay.peer.host = "hostile"
+            await rig.client.send(join)
+            await until(lambda rig=rig: rig.relay.is_busy)  # type: ignore[misc]
+        assert shared.memory.request_budget.held_bytes > 400_000
+        # when
+        await other.client.send(join)
+        # then
+        assert await other.upstream.read(len(join)) == join
+        assert [rig.relay.is_closed for rig in hostile] == [True, False, False]
+
+
+async def test_request_rejected_for_its_memory_takes_none_until_its_connection_is_closed() -> None:
+    shared = intercepted(lambda *_: asyncio.sleep(0), request_budget=HeldBudget(50_000))
+    with RelayRig(shared) as rig:
+        # when: the connection stays open until the first request is answered
+        await rig.client.send(HEARTBEAT + LARGE)
+        await until(lambda: rig.relay.has_ended)
+        # then
+        assert not rig.relay.is_closed
+        assert shared.memory.request_budget.held_bytes == 0
+
+
 @pytest.mark.parametrize("starts", [False, True], ids=["before it starts", "while it works"])
 async def test_disconnected_client_returns_its_share(starts: bool) -> None:
     async def forever() -> None:
@@ -228,7 +264,7 @@ async def test_unfinished_requests_of_silent_clients_leave_room_for_complete_one
         await other.upstream.send(response_frame(CreateTopicsResponse(topics=[]), 2, 1))
         assert await other.client.read_frame()
         assert shared.memory.request_budget.held_bytes <= 1_000_000
-    assert "closed: the rest of a request does not arrive" in caplog.text
+    assert "closed: its requests and responses hold the most memory" in caplog.text
 
 
 async def test_request_expires_when_its_rest_does_not_arrive() -> None:

@@ -14,13 +14,16 @@ STOP      Nothing more may be cut at present. The rest of the chunk is kept unti
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from klamm.gateway.frames.peer import Peer
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -52,49 +55,67 @@ DEFAULT_HELD_BYTES: Final = 256 * 1024 * 1024
 _SMALL_BYTES: Final = 64 * 1024
 
 
-class HeldBudget:
-    """Budget of the bytes that all cutters of a process keep. Clients cannot fill the memory with unfinished frames.
+class FrameHolder(Protocol):
+    """Interface of a connection that the budget uses."""
 
-    When the budget is exceeded, the unfinished frame that was begun first is given up. Most frames are complete after
-    milliseconds, so this one belongs to a client that does not send the rest.
+    peer: Peer
+
+    def give_up(self) -> None:
+        """Close the connection, so its memory is freed at once."""
+        ...
+
+
+class HeldBudget:
+    """Budget of the bytes that all cutters of a process keep, and of the requests that are decoded from them.
+
+    When the budget is exceeded, the largest connection of the client host that holds the most is closed. So a client
+    that fills the memory, with unfinished frames or with frames that wait, loses connections of its own, however many
+    it has. Clients behind a load balancer without PROXY headers are one host; of these, the largest is closed.
 
     Args:
-        max_bytes: Limit in bytes. Frames of up to 64 KiB do not count.
+        max_bytes: Limit in bytes. Frames of up to 64 KiB do not count, so their connections are never closed.
     """
 
-    __slots__ = ("_max_bytes", "_unfinished", "held_bytes")
+    __slots__ = ("_max_bytes", "_shares", "held_bytes")
 
     def __init__(self, max_bytes: int = DEFAULT_HELD_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._unfinished: dict[FrameCutter, None] = {}
-        """Cutters that keep a part of a frame, oldest first."""
+        self._shares: dict[FrameHolder, int] = {}
+        """Number of bytes of each connection that holds any, oldest first."""
         self.held_bytes = 0
 
-    def change(self, before: int, after: int, unfinished: FrameCutter | None = None) -> None:
-        """Account for ``after`` bytes that are kept in place of ``before`` bytes.
+    def change(self, before: int, after: int, holder: FrameHolder) -> None:
+        """Account for ``after`` bytes that a connection keeps in place of ``before`` bytes.
 
         Args:
             before: Number of bytes kept so far.
             after: Number of bytes kept now.
-            unfinished: Cutter that keeps a part of a frame; None for bytes that wait for the gateway itself.
+            holder: The connection.
 
         Raises:
-            ProtocolError: The budget is exceeded; the caller closes the connection that needs more.
+            ProtocolError: The budget is exceeded; the caller closes this connection, which holds the most.
         """
-        self.held_bytes += max(after - _SMALL_BYTES, 0) - max(before - _SMALL_BYTES, 0)
-        if after <= before or after <= _SMALL_BYTES:
-            return
-        if unfinished is not None:
-            self._unfinished[unfinished] = None
-        while self.held_bytes > self._max_bytes:
-            oldest = next(iter(self._unfinished), None)
-            if oldest is None or oldest is unfinished:
+        grown = max(after - _SMALL_BYTES, 0) - max(before - _SMALL_BYTES, 0)
+        self.held_bytes += grown
+        share = self._shares.get(holder, 0) + grown
+        if share > 0:
+            self._shares[holder] = share
+        else:
+            self._shares.pop(holder, None)
+        # This connection is in the midst of its work, so it is not closed from here.
+        while grown > 0 and self.held_bytes > self._max_bytes:
+            largest = self._largest(holder)
+            if largest is holder:
                 raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._max_bytes} bytes")
-            oldest.give_up()
+            del self._shares[largest]
+            largest.give_up()
 
-    def forget(self, cutter: FrameCutter) -> None:
-        """Remove a cutter that keeps no part of a frame any more."""
-        self._unfinished.pop(cutter, None)
+    def _largest(self, newest: FrameHolder) -> FrameHolder:
+        """Return the connection to close next: of equal ones, the one that needs more now."""
+        hosts: Counter[str] = Counter()
+        for holder, share in self._shares.items():
+            hosts[holder.peer.host] += share
+        return max(self._shares, key=lambda each: (hosts[each.peer.host], self._shares[each], each is newest))
 
 
 def _no_run(_chunk: memoryview, position: int, _end: int) -> int:
@@ -107,22 +128,21 @@ class FrameCutter:
     Args:
         decide: Function that decides about each frame outside of a run.
         budget: Budget of the bytes that all cutters keep.
+        holder: The connection.
         end_of_run: Function that finds runs of frames that pass without a decision.
-        on_given_up: Called when the rest of a frame has not arrived and others need the memory. It closes the
-            connection.
     """
 
-    __slots__ = ("_budget", "_decide", "_end_of_run", "_held", "_left", "_on_given_up", "_wanted", "is_stopped")
+    __slots__ = ("_budget", "_decide", "_end_of_run", "_held", "_holder", "_left", "_wanted", "is_stopped")
 
     def __init__(
         self,
         decide: Decide,
         budget: HeldBudget,
+        holder: FrameHolder,
         end_of_run: EndOfRun = _no_run,
-        on_given_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._decide = decide
-        self._on_given_up = on_given_up
+        self._holder = holder
         self._end_of_run = end_of_run
         self._budget = budget
         self._left = 0
@@ -146,11 +166,6 @@ class FrameCutter:
         """Number of bytes kept of a frame that must be complete before it is decided on."""
         return 0 if self.is_stopped else len(self._held)
 
-    def give_up(self) -> None:
-        """Drop the part of a frame and have the connection closed."""
-        self.drop()
-        self._on_given_up()
-
     def cut(self, chunk: memoryview, out: list[Piece]) -> None:
         """Add bytes of the stream and append the bytes to pass on to ``out``. Slices of ``chunk`` are not copied.
 
@@ -160,7 +175,7 @@ class FrameCutter:
         if self._held or self.is_stopped:
             before = len(self._held)
             self._held += chunk
-            self._budget.change(before, len(self._held), None if self.is_stopped else self)
+            self._budget.change(before, len(self._held), self._holder)
             if self.is_stopped or len(self._held) < self._wanted:
                 return
             chunk = self._unhold()
@@ -187,8 +202,7 @@ class FrameCutter:
 
     def _unhold(self) -> memoryview:
         held, self._held, self._wanted = self._held, bytearray(), 0
-        self._budget.change(len(held), 0)
-        self._budget.forget(self)
+        self._budget.change(len(held), 0, self._holder)
         return memoryview(held)
 
     def _cut(self, chunk: memoryview, position: int, out: list[Piece]) -> None:
@@ -216,7 +230,7 @@ class FrameCutter:
 
     def _hold(self, rest: memoryview, wanted: int, *, stopped: bool) -> None:
         self._held, self._wanted, self.is_stopped = bytearray(rest), wanted, stopped
-        self._budget.change(0, len(self._held), None if stopped else self)
+        self._budget.change(0, len(self._held), self._holder)
 
 
 def _append(chunk: memoryview, start: int, end: int, out: list[Piece]) -> None:

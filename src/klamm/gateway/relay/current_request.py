@@ -276,13 +276,18 @@ class CurrentRequest:
         """Count the memory of a request until it is answered or forwarded.
 
         Raises:
-            ProtocolError: The requests of all connections take too much.
+            ProtocolError: The requests of all connections take too much. This one is not counted: its connection stays
+                open until the earlier ones are answered.
         """
         self._occupied = count
-        self._shared.memory.request_budget.change(0, count)
+        try:
+            self._shared.memory.request_budget.change(0, count, self._relay)
+        except ProtocolError:
+            self._vacate()
+            raise
 
     def _vacate(self) -> None:
-        self._shared.memory.request_budget.change(self._occupied, 0)
+        self._shared.memory.request_budget.change(self._occupied, 0, self._relay)
         self._occupied = 0
 
 

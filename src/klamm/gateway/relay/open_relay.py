@@ -75,6 +75,10 @@ class OpenRelay(Protocol):
         """Serve the requests received so far, then close."""
         ...
 
+    def give_up(self) -> None:
+        """Close the connection, because others need the memory of its requests and responses."""
+        ...
+
     def close(self, reason: str | None) -> None:
         """Close the connection at once."""
         ...

@@ -105,10 +105,8 @@ class Relay:
             upstream, loop, shared.memory.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
         )
         self._reader = RequestReader(shared, self)
-        self._requests = FrameCutter(self._reader, shared.memory.request_budget, self._reader.end_of_run, self._give_up)
-        self._responses = FrameCutter(
-            self._take_response, shared.memory.response_budget, self._pass_responses, self._give_up
-        )
+        self._requests = FrameCutter(self._reader, shared.memory.request_budget, self, self._reader.end_of_run)
+        self._responses = FrameCutter(self._take_response, shared.memory.response_budget, self, self._pass_responses)
         self._task: asyncio.Task[None] | None = None
         self._rewriting: asyncio.Task[Sequence[Piece]] | None = None
         """Decodes the next response, which is long, and rewrites or drops it. The responses are stopped meanwhile."""
@@ -193,9 +191,10 @@ class Relay:
             self._shared.figures.closed["waiting"] += 1
             self.close("one side does not take or send its bytes, or the upstream does not respond")
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Close the connection, because others need the memory of its requests and responses."""
         self._shared.figures.closed["waiting"] += 1
-        logger.warning("Connection of %s closed: the rest of a request does not arrive", self.peer.name)
+        logger.warning("Connection of %s closed: its requests and responses hold the most memory", self.peer.name)
         self.close(None)
 
     # -- used by the reader of requests

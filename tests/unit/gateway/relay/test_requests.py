@@ -55,6 +55,9 @@ class FakeRelay:
     def expect(self, exchange: RelayedExchange) -> None:
         self.exchanges.append(exchange)
 
+    def give_up(self) -> None:
+        raise AssertionError("Only this relay uses the budget")
+
 
 READ_ALL = feature(
     filters={
@@ -122,7 +125,7 @@ def test_request_is_treated_alike_after_any_other_request() -> None:
         alone = FakeRelay()
         relay.exchanges.clear()
         sent: list[bytes | None] = []
-        judged_alone = FrameCutter(RequestReader(counted, cast("OpenRelay", alone)), HeldBudget())
+        judged_alone = FrameCutter(RequestReader(counted, cast("OpenRelay", alone)), HeldBudget(), alone)
         split = generator.randrange(len(frames))
         for cutter, chunks in ((seasoned, (frames[:split], frames[split:])), (judged_alone, (frames,))):
             joined = bytearray()
@@ -147,7 +150,7 @@ def test_request_is_treated_alike_after_any_other_request() -> None:
 
 def _cutter_of(shared: Shared, relay: FakeRelay) -> FrameCutter:
     judge = RequestReader(shared, cast("OpenRelay", relay))
-    return FrameCutter(judge, HeldBudget(), judge.end_of_run)
+    return FrameCutter(judge, HeldBudget(), relay, judge.end_of_run)
 
 
 def _facts(in_flight: InFlight) -> tuple[int, bool, bytes | None]:

@@ -310,7 +310,7 @@ class MutationQuotas:
         if self._quotas.is_empty:
             return UNLIMITED
         limit = self._quotas.limit(CONTROLLER_MUTATION_RATE, session.principal_name, client_id or "")
-        if limit is None:
+        if limit is None or limit.value == float("inf"):  # a bucket without a size is never full, so never dropped
             return UNLIMITED
         bucket = self.buckets.of(limit.shared_by, self._now_s())
         return MutationQuota(bucket, limit.value, is_strict=is_strict, now_s=self._now_s)

@@ -44,6 +44,7 @@ def rejected(quota: MutationQuota, partitions: int) -> bool:
 def test_mutations_without_quota_are_not_counted() -> None:
     assert LimitedUser(None).request() is UNLIMITED
     assert LimitedUser(1.0).request(user="bert") is UNLIMITED
+    assert LimitedUser(float("inf")).request() is UNLIMITED
     assert not rejected(UNLIMITED, 10**9)
     assert UNLIMITED.throttle_time_ms == 0
 

@@ -33,9 +33,12 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def file_error(error: Exception) -> str:
-    """Return why a file cannot be used, without the number and the path that the text of an OSError has."""
+    """Return why a file cannot be used, without the number and the path that the text of an OSError has.
+
+    The text has no byte of the file, which may be a secret or any file that a remote user names.
+    """
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.object[error.start]:#04x} at offset {error.start} is not UTF-8"
+        return f"the byte at offset {error.start} is not UTF-8"
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -541,10 +541,13 @@ def test_invalid_rules_file_fails_policy_load(tmp_path: Path) -> None:
     """
     path = tmp_path / "rules.yaml"
     path.write_text("rules: 1")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"key\xfc")
     name = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
     for properties, reason in (
         (name, "policy.rules.file is not set"),
         ({**name, "policy.rules.file": "/no/such"}, "policy.rules.file=/no/such cannot be read: No such file"),
+        ({**name, "policy.rules.file": str(binary)}, "/binary cannot be read: the byte at offset 3 is not UTF-8"),
         ({**name, "policy.rules.file": str(path)}, "rules: expected a list, got int"),
     ):
         with pytest.raises(PolicyLoadError) as denied:

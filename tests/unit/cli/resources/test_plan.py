@@ -369,7 +369,7 @@ def test_plan_without_servers_names_the_missing_flag(run: Run, tmp_path: Path) -
 def test_file_that_is_not_utf_8_is_named_with_the_byte(run: Run, tmp_path: Path) -> None:
     (file := tmp_path / "file.yaml").write_bytes(b"# \xfc\ntopics: {}\n")
     code, _, err = run("plan", str(file), "--offline")
-    assert (code, err) == (1, f"klamm plan: {file}: cannot be read: byte 0xfc at offset 2 is not UTF-8\n")
+    assert (code, err) == (1, f"klamm plan: {file}: cannot be read: the byte at offset 2 is not UTF-8\n")
 
 
 def test_offline_plan_checks_values_by_kafkas_tables(run: Run, tmp_path: Path) -> None:

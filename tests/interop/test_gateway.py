@@ -241,6 +241,7 @@ def test_gateway_starts_from_saved_topology_without_upstream(
     assert gateway.bootstrap_servers == address
     assert scraped(metrics, "/ready") == (503, "the upstream cannot be reached\n")
     with connected(gateway) as connection:
+        connection.sendall(b"\0")  # before that, a gateway does not connect to its upstream
         assert closed_by_peer(connection)
     broker.start()
     wait_until(lambda: _answers(address), timeout_s=60, what="the gateway to reach the upstream")

@@ -1,21 +1,26 @@
-"""Accepted connections until their relays start: admission of the client, and connection to the upstream broker."""
+"""Accepted connections until their relays start: admission of the client, and connection to the upstream broker.
+
+The gateway connects to the broker, and logs in there, once the client has sent a byte. Health checks of load balancers
+and port scanners send none.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import socket
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.relay.relay import Relay
+from klamm.gateway.relay.stalls import STUCK_S
+from klamm.gateway.relay.streams import until_readable
 from klamm.kafka_client.errors import error_words
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    import socket
-
     from klamm.gateway.frames.peer import Peer
     from klamm.gateway.listener.handshake import ClientHandshake
     from klamm.gateway.relay.shared import Shared
@@ -108,6 +113,14 @@ class AcceptedConnections:
                 return
             stack.callback(client.close)
             try:
+                async with asyncio.timeout(STUCK_S):
+                    await until_readable(client, asyncio.get_running_loop())
+            except TimeoutError:
+                self._reject(peer, "waiting", "it has sent nothing")
+                return
+            if _has_ended(accepted):
+                return
+            try:
                 upstream, session, is_stand_in = await self._upstream.connect(peer.node_id, any_other=peer.is_bootstrap)
             except OSError as error:
                 self._reject(peer, "upstream", str(error))
@@ -158,3 +171,13 @@ class AcceptedConnections:
     def _reject(self, peer: Peer, reason: str, message: str) -> None:
         logger.warning("Connection of %s closed: %s", peer.name, message)
         self._shared.figures.closed[reason] += 1
+
+
+def _has_ended(accepted: socket.socket) -> bool:
+    """Return whether a client without TLS has closed its connection before it sent a byte."""
+    if accepted.fileno() == -1:  # it belongs to the TLS connection
+        return False
+    try:
+        return not accepted.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True

@@ -236,6 +236,12 @@ class AcceptedTls(TlsStream):
             raise
 
 
+async def until_readable(stream: Transport, loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until the peer has sent bytes, or the connection has ended."""
+    if not stream.pending():
+        await _ready(loop, stream.fileno(), loop.add_reader, loop.remove_reader)
+
+
 async def _ready(
     loop: asyncio.AbstractEventLoop,
     descriptor: int,

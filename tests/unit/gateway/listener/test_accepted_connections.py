@@ -12,7 +12,7 @@ from klamm.gateway.frames.peer import Peer
 from klamm.gateway.listener import accepted_connections as module
 from klamm.gateway.listener.accepted_connections import AcceptedConnections
 from klamm.kafka_client.connection.transport import PlainTransport
-from tests.support.relay_rig import shared_objects, until
+from tests.support.relay_rig import request, response, shared_objects, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,6 +87,49 @@ def connected() -> tuple[socket.socket, socket.socket]:
         return near, listener.accept()[0]
 
 
+@pytest.mark.parametrize(("sent", "upstream_connections"), [(b"", 0), (b"\0", 1)])
+async def test_upstream_connection_is_opened_once_the_client_has_sent_a_byte(
+    sent: bytes, upstream_connections: int
+) -> None:
+    # given
+    nodes: list[int] = []
+
+    class Entrance:
+        async def admit(self, accepted: socket.socket, _peer: Peer) -> Any:
+            return PlainTransport(accepted)
+
+    class Upstream:
+        async def connect(self, node_id: int, *, any_other: bool) -> Any:
+            nodes.append(node_id)
+            raise ConnectionRefusedError
+
+    arrivals = AcceptedConnections(shared_objects(), cast("Any", Upstream()), cast("Any", Entrance()))
+    near, client = connected()
+    # when: a health check closes its connection
+    arrivals.add(near, Peer(host="client", port=1, node_id=0))
+    client.sendall(sent)
+    client.close()
+    await until(lambda: arrivals.count == 0)
+    # then
+    assert len(nodes) == upstream_connections
+
+
+async def test_connection_on_which_a_client_sends_nothing_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Entrance:
+        async def admit(self, accepted: socket.socket, _peer: Peer) -> Any:
+            return PlainTransport(accepted)
+
+    monkeypatch.setattr(module, "STUCK_S", 0.0)
+    arrivals = AcceptedConnections(shared_objects(), cast("Any", None), cast("Any", Entrance()))
+    near, client = connected()
+    with client:
+        arrivals.add(near, Peer(host="client", port=1, node_id=0))
+        await until(lambda: near.fileno() == -1)
+    assert "Connection of client:1 closed: it has sent nothing" in caplog.messages
+
+
 async def test_connection_to_another_broker_ends_when_its_own_one_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AGAIN_S", 0.01)
     answers = iter([False, False, True])
@@ -107,10 +150,14 @@ async def test_connection_to_another_broker_ends_when_its_own_one_is_back(monkey
     shared = shared_objects()
     arrivals = AcceptedConnections(shared, cast("Any", Upstream()), cast("Any", Entrance()))
     pairs = [(connected(), connected()) for _ in range(2)]
-    for node_id, ((near, _), (upstream, _)) in enumerate(pairs):
+    for node_id, ((near, client), (upstream, broker)) in enumerate(pairs):
         upstream.setblocking(False)
         arrivals.add(near, Peer(host="prompt", port=1, node_id=node_id, is_bootstrap=True))
-        await until(lambda: arrivals.count == 0)
+        client.sendall(request(12, 0))
+        broker.setblocking(False)
+        await asyncio.get_running_loop().sock_recv(broker, 100)
+        broker.sendall(response(1))
+        await until(lambda: all(cast("Relay", relay).is_idle for relay in shared.connections))
     relays = {relay.peer.node_id: cast("Relay", relay) for relay in shared.connections}
     await until(lambda: relays[0].is_closed)
     assert next(answers, None) is None

@@ -19,11 +19,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from klamm.admin.types import ConfigResource, own_source
-from klamm.configs.definitions import is_secret
+from klamm.admin.types import ConfigResource, ConfigSynonym, own_source
+from klamm.configs.definitions import base_name, is_secret
 from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
 from klamm.gateway.history.before import described_configs, in_time
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
@@ -78,6 +79,8 @@ CONFIGURED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, Resou
 """Types of resources that have configs. Loggers have levels."""
 _OPERATIONS: Final = frozenset(ConfigOperation)
 _OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
+_CLUSTER_DEFAULT: Final = (int(ResourceType.BROKER), "")
+_DYNAMIC: Final = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 _INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
@@ -367,17 +370,32 @@ async def _read_before(request: Request, context: FilterContext) -> _Before:
     for resource in request.resources:
         if resource.resource_type not in CONFIGURED:
             continue
-        names = None
+        names: set[str] | None = None
         if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
-            names = [config.name for config in resource.configs]
+            names = {each for config in resource.configs for each in (config.name, base_name(config.name))}
         wanted[resource_key(resource)] = names
     if not any(map(_extends_lists, request.resources)):
         return _Before(configs=await described_configs(context.admin, wanted), is_klamm=False)
-    is_klamm = await in_time(lambda: _is_klamm(context))
-    if is_klamm is None:  # without the rules of the upstream, the new values are unknown
+    cluster = await in_time(context.admin.describe_cluster)
+    if cluster is None:  # without the rules of the upstream, the new values are unknown
         return _Before(configs={}, is_klamm=False)
+    is_klamm = CLIENT_CONFIGS_FEATURE in cluster.features
+    of_broker = int(ResourceType.BROKER), str(cluster.controller_id)
+    if inherits := is_klamm and _CLUSTER_DEFAULT in wanted:
+        # Of the cluster default, only what is set is described. Lists that are not set start from what a broker has.
+        wanted[of_broker] = {*(wanted.get(of_broker) or ()), *(wanted[_CLUSTER_DEFAULT] or ())}
     configs = await described_configs(context.admin, wanted, include_synonyms=True)
+    if inherits and _CLUSTER_DEFAULT in configs:
+        static = {name: _static(entry) for name, entry in configs.get(of_broker, {}).items()}
+        configs[_CLUSTER_DEFAULT] = static | dict(configs[_CLUSTER_DEFAULT])
     return _Before(configs=configs, is_klamm=is_klamm)
+
+
+def _static(entry: ConfigEntry) -> ConfigEntry:
+    """Return a config of a broker without the values that are set dynamically."""
+    synonyms = tuple([each for each in entry.synonyms if each.source not in _DYNAMIC])
+    first = synonyms[0] if synonyms else ConfigSynonym(entry.name, None, ConfigSource.DEFAULT_CONFIG)
+    return replace(entry, value=first.value, source=first.source, synonyms=synonyms)
 
 
 def changes(

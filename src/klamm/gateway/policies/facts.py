@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
 from klamm.admin.types import hides_inherited, own_source
-from klamm.configs.definitions import find_broker_config, topic_synonyms
+from klamm.configs.definitions import base_name, find_broker_config, topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
 from klamm.configs.values import format_value
@@ -262,6 +262,8 @@ class UpstreamSchema(ConfigSchema):
 
     def list_in_force(self, name: str) -> str | None:
         """Return the default of a list. Of the cluster's default, only what is set is described."""
+        if name not in self.described:
+            name = base_name(name)  # that of a listener is described if it is set
         definition = None if name in self.described else find_broker_config(name)
         return self.described.get(name) if definition is None else definition.default
 

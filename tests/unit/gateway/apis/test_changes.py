@@ -161,6 +161,22 @@ def test_append_to_unset_list_starts_from_default_of_upstream() -> None:
     assert [change.new for change in (*kafka, *klamm)] == ["delete,x", "compact,x"]
 
 
+@pytest.mark.parametrize(("broker", "name"), [("", "ssl.cipher.suites"), ("1", "listener.name.x.ssl.cipher.suites")])
+def test_append_to_unset_list_of_brokers_of_klamm_starts_from_static_value(broker: str, name: str) -> None:
+    # given: a config that is not set on the resource is described of a broker only, under its own name
+    dynamic = ConfigSynonym("ssl.cipher.suites", "dynamic", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    static = ConfigSynonym("ssl.cipher.suites", "static", ConfigSource.STATIC_BROKER_CONFIG)
+    entry = ConfigEntry("ssl.cipher.suites", "dynamic", source=dynamic.source, synonyms=(dynamic, static))
+    admin = FakeAdmin({})
+    admin.features = {"client.configs": (1, 1)}
+    admin.described = {(BROKER, "1"): {entry.name: entry}, (BROKER, ""): {}}
+    # when
+    part = incremental(broker, (name, APPEND, "x"), resource_type=BROKER)
+    request = IncrementalAlterConfigsRequest(resources=[part])
+    # then
+    assert changes(request, altered((BROKER, broker)), admin) == [Change(f"BROKER:{broker}", name, None, "static,x")]
+
+
 def test_replacement_removes_unnamed_configs() -> None:
     admin = FakeAdmin({}, {(TOPIC, "a"): {"flush.ms": "5", "retention.ms": "9"}})
     request = AlterConfigsRequest(

@@ -224,6 +224,20 @@ def _produced(request: Request) -> Answer:
     )
 
 
+def form_cluster(brokers: Mapping[int, StubBroker]) -> None:
+    """Let brokers, by node id, name each other in Metadata responses, without topics."""
+    answer = MetadataResponse(
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(node_id=node_id, host="127.0.0.1", port=broker.port)
+            for node_id, broker in brokers.items()
+        ],
+        cluster_id="stub",
+        controller_id=min(brokers),
+    )
+    for broker in brokers.values():
+        broker.answer(3, lambda _: answer)
+
+
 def produced_acks(requests: list[Request]) -> list[int]:
     """Return ``acks`` of each Produce request, oldest first."""
     acks = []

@@ -25,8 +25,10 @@ broker), ``TimeoutError`` or ``ConnectionError``. Calls:
 - ``create_topics``, ``delete_topics``, ``create_partitions``, ``describe_topics``: futures per topic name
 - ``list_offsets({TopicPartition: OffsetSpec or ms})``: futures per partition
 - ``check_connection()``: one future, which fails at once if the cluster accepts no calls
-- ``list_topics``, ``list_groups``, ``list_config_resources(type)``, ``describe_cluster``,
-  ``describe_client_configs(filter)``: one future
+- ``list_topics``, ``list_config_resources(type)``, ``describe_cluster``, ``describe_client_configs(filter)``: one
+  future
+- ``list_groups``: one future, which fails while a broker does not respond; its ``valid()`` and ``errors()`` return
+  futures of the groups of the other brokers and of the errors by broker id
 - ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``;
   ``delete_acls([AclFilter])``: futures per filter
 - ``alter_partition_reassignments({TopicPartition: broker ids or None})``, ``elect_leaders(type, partitions)``: futures
@@ -63,6 +65,7 @@ from klamm.admin.results import (
     DescribeGroupsResult,
     DescribeTopicsResult,
     ListGroupOffsetsResult,
+    ListGroupsResult,
     ListOffsetsResult,
     PerKeyResult,
 )
@@ -137,6 +140,7 @@ __all__ = [
     "GroupMember",
     "KafkaApiError",
     "ListGroupOffsetsResult",
+    "ListGroupsResult",
     "ListOffsetsResult",
     "ListedOffset",
     "LogDirDescription",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from klamm.admin import _topics
 from klamm.admin._calls import check_topic
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
-from klamm.kafka_client.errors import api_error
+from klamm.kafka_client.errors import CLUSTER_ERRORS, FATAL_ERRORS, ConnectionLostError, api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
@@ -20,9 +21,9 @@ from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
+    from typing import TypeGuard
 
-    from klamm.admin.results import DescribeTopicsResult
-    from klamm.admin.types import Node
+    from klamm.admin.results import DescribeTopicsResult, GroupsByBroker
     from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
@@ -136,39 +137,64 @@ async def list_config_resources(
     )
 
 
-async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupListing, ...]:
-    """Return the groups of every broker. If a broker fails or loads its groups, ask all remaining brokers again.
+async def list_groups(pool: ConnectionPool, deadline: Deadline) -> GroupsByBroker:
+    """Return the groups of every broker by its node id, or the broker's error.
+
+    If a broker fails or loads its groups, all remaining brokers are asked again: they may have taken over its groups.
 
     Raises:
-        KafkaApiError: A broker rejects the request.
-        TimeoutError: The deadline has passed.
+        ConnectionLostError: The cluster rejects the login or a certificate, or no broker responds.
+        TimeoutError: No broker has named the others before the deadline.
     """
+    answers: GroupsByBroker = {}
 
-    async def attempt() -> tuple[GroupListing, ...]:
-        cluster = await _topics.describe_cluster(pool, deadline)
-        return await _groups_of(pool, deadline, cluster.nodes)
+    async def attempt() -> None:
+        nonlocal answers
+        nodes = [node.id for node in (await _topics.describe_cluster(pool, deadline)).nodes]
+        latest = dict(
+            zip(nodes, await asyncio.gather(*(_groups_of(pool, deadline, node) for node in nodes)), strict=True)
+        )
+        failed = {node: answer for node, answer in latest.items() if _is_passing(answer)}
+        # An attempt that the deadline cuts short must not replace the answers of an earlier one.
+        answers = latest | {
+            node: answers.get(node, error) if deadline.passed() else error for node, error in failed.items()
+        }
+        for error in failed.values():
+            raise error
 
-    return await pool.until_answered(attempt, deadline, what="ListGroups")
+    try:
+        await pool.until_answered(attempt, deadline, what="ListGroups")
+    except (ConnectionLostError, TimeoutError):
+        if not answers:
+            raise
+    return {
+        node: TimeoutError(f"ListGroups: broker {node}: no response within {deadline.limit_ms} ms: {answer}")
+        if _is_passing(answer)
+        else answer
+        for node, answer in answers.items()
+    }
 
 
-async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection[Node]) -> tuple[GroupListing, ...]:
-    groups: dict[str, GroupListing] = {}
-    for node in nodes:
+async def _groups_of(pool: ConnectionPool, deadline: Deadline, node_id: int) -> tuple[GroupListing, ...] | Exception:
+    """Return the groups of one broker, or the error of one attempt."""
+    try:
         response = await pool.send(
-            ListGroupsRequest(),
-            ListGroupsResponse,
-            deadline=deadline,
-            node_id=node.id,
-            looked_up=True,
+            ListGroupsRequest(), ListGroupsResponse, deadline=deadline, node_id=node_id, looked_up=True
         )
         pool.check(response)
-        groups |= {
-            group.group_id: GroupListing(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                state=group.group_state or None,
-                group_type=group.group_type or None,
-            )
-            for group in response.groups
-        }
-    return tuple(groups[group_id] for group_id in sorted(groups))
+    except CLUSTER_ERRORS as error:
+        return error
+    return tuple(
+        GroupListing(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            state=group.group_state or None,
+            group_type=group.group_type or None,
+        )
+        for group in response.groups
+    )
+
+
+def _is_passing(answer: tuple[GroupListing, ...] | Exception) -> TypeGuard[ConnectionError | TimeoutError]:
+    """Return whether a broker did not respond, so that a later attempt may succeed."""
+    return isinstance(answer, (ConnectionLostError, TimeoutError)) and not isinstance(answer, FATAL_ERRORS)

@@ -23,6 +23,7 @@ from klamm.admin.results import (
     DeleteTopicsResult,
     DescribeConfigsResult,
     DescribeTopicsResult,
+    ListGroupsResult,
     ListOffsetsResult,
     PerKeyResult,
 )
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         ClusterDescription,
         ConfigEntry,
         ConfigValue,
-        GroupListing,
         NewPartitions,
         NewTopic,
         TopicListing,
@@ -377,9 +377,14 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         work = functools.partial(_listing.list_config_resources, resource_type=resource_type)
         return self._pool.submit(lambda deadline: work(self._pool, deadline), timeout_ms=timeout_ms)
 
-    def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
-        """Return the groups of all coordinators, by id."""
-        return self._pool.submit(lambda deadline: _listing.list_groups(self._pool, deadline), timeout_ms=timeout_ms)
+    def list_groups(self, *, timeout_ms: int | None = None) -> ListGroupsResult:
+        """Return the groups of all coordinators, by id.
+
+        If a broker does not respond, the result fails; its ``valid()`` has the groups of the other brokers.
+        """
+        return ListGroupsResult(
+            self._pool.submit(lambda deadline: _listing.list_groups(self._pool, deadline), timeout_ms=timeout_ms)
+        )
 
     def list_offsets(
         self,

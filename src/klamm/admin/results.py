@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from klamm.admin.types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
     GroupDescription,
+    GroupListing,
     ListedOffset,
     OffsetAndMetadata,
     TopicDescription,
@@ -22,10 +23,13 @@ from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from concurrent.futures import Future
     from typing import Any
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+GroupsByBroker: TypeAlias = "Mapping[int, tuple[GroupListing, ...] | Exception]"
+"""Groups of each broker by its node id, or the broker's error."""
 
 
 class PerKeyResult(Generic[Key, Value]):
@@ -154,3 +158,42 @@ class DescribeGroupsResult(PerKeyResult[str, GroupDescription]):
 
 class ListGroupOffsetsResult(PerKeyResult[str, Mapping[TopicPartition, OffsetAndMetadata]]):
     """Committed offsets per group id."""
+
+
+class ListGroupsResult(Outcome[tuple[GroupListing, ...]]):
+    """Groups of all coordinators, by id. Fails with the first error if a broker does not respond or rejects the call.
+
+    ``valid()`` and ``errors()`` return what the other brokers have responded, as in Java's Admin.
+    """
+
+    def __init__(self, by_broker: Outcome[GroupsByBroker]) -> None:
+        super().__init__()
+        self._valid: Outcome[tuple[GroupListing, ...]] = Outcome()
+        self._errors: Outcome[Mapping[int, Exception]] = Outcome()
+        for future in (self, self._valid, self._errors):
+            future.set_running_or_notify_cancel()
+        by_broker.add_done_callback(self._settle)
+
+    def valid(self) -> Outcome[tuple[GroupListing, ...]]:
+        """Return a future of the groups of the brokers that have responded. It fails only if no broker is known."""
+        return self._valid
+
+    def errors(self) -> Outcome[Mapping[int, Exception]]:
+        """Return a future of the errors by broker id. It fails only if no broker is known."""
+        return self._errors
+
+    def _settle(self, done: Future[GroupsByBroker]) -> None:
+        if (failure := done.exception()) is not None:
+            for future in (self._valid, self._errors, self):
+                future.set_exception(failure)
+            return
+        errors = {node_id: answer for node_id, answer in done.result().items() if isinstance(answer, Exception)}
+        answers = (answer for answer in done.result().values() if not isinstance(answer, Exception))
+        groups = {group.group_id: group for answer in answers for group in answer}
+        valid = tuple(groups[group_id] for group_id in sorted(groups))
+        self._valid.set_result(valid)
+        self._errors.set_result(errors)
+        if errors:
+            self.set_exception(next(iter(errors.values())))
+        else:
+            self.set_result(valid)

@@ -12,7 +12,7 @@ from klamm.protocol.messages.describe_topic_partitions import (
 )
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesResponse
 from klamm.protocol.messages.list_groups import ListGroupsResponse
-from tests.support.stub_broker import Request, StubBroker
+from tests.support.stub_broker import SILENCE, Request, StubBroker, form_cluster
 
 Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
@@ -116,3 +116,53 @@ def test_listed_groups_are_sorted_and_error_of_response_is_raised() -> None:
         assert [(group.group_id, group.state) for group in admin.list_groups().result()] == [("a", None), ("b", None)]
         with pytest.raises(KafkaApiError, match="CLUSTER_AUTHORIZATION_FAILED"):
             admin.list_groups().result()
+
+
+def _groups(*names: str) -> ListGroupsResponse:
+    return ListGroupsResponse(
+        groups=[ListGroupsResponse.ListedGroup(group_id=name, protocol_type="consumer") for name in names]
+    )
+
+
+def test_groups_of_other_brokers_are_valid_while_one_does_not_respond() -> None:
+    # given
+    versions = {16: (0, 4)}
+    with (
+        StubBroker(versions=versions) as silent,
+        StubBroker(versions=versions) as healthy,
+        AdminClient(healthy.bootstrap_servers) as admin,
+    ):
+        form_cluster({1: silent, 2: healthy})
+        silent.answer(16, lambda _: SILENCE)
+        healthy.answer(16, lambda _: _groups("b", "a"))
+        for limit_ms in (300, 3_000, 30_000):  # the shortest one in which the other broker responds on this machine
+            # when
+            listed = admin.list_groups(timeout_ms=limit_ms)
+            errors = listed.errors().result()
+            if set(errors) == {1}:
+                break
+        # then
+        assert [group.group_id for group in listed.valid().result()] == ["a", "b"]
+        assert list(errors) == [1]
+        with pytest.raises(TimeoutError, match=r"ListGroups: broker 1: no response within \d+ ms"):
+            listed.result()
+
+
+def test_groups_of_a_failed_broker_are_requested_again_from_all() -> None:
+    # given
+    versions = {16: (0, 4)}
+    loading = [ListGroupsResponse(error_code=14), _groups("b")]
+    with (
+        StubBroker(versions=versions) as one,
+        StubBroker(versions=versions) as other,
+        AdminClient(one.bootstrap_servers, retry_backoff_ms=1) as admin,
+    ):
+        form_cluster({1: one, 2: other})
+        one.answer(16, lambda _: _groups("a"))
+        other.answer(16, lambda _: loading.pop(0))
+        # when
+        listed = admin.list_groups()
+        # then
+        assert [group.group_id for group in listed.result()] == ["a", "b"]
+        assert (listed.valid().result(), listed.errors().result()) == (listed.result(), {})
+        assert len(one.requests(16)) == 2

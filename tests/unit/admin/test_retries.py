@@ -374,7 +374,7 @@ def test_timeout_error_names_the_last_retriable_code(broker: StubBroker, admin: 
     loading, elsewhere = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
     broker.answer(16, lambda _: ListGroupsResponse(error_code=loading))
     text = _timeout_of(lambda limit_ms: admin.list_groups(timeout_ms=limit_ms), loading)
-    assert re.fullmatch(r"ListGroups: no response within \d+ ms: COORDINATOR_LOAD_IN_PROGRESS", text)
+    assert re.fullmatch(r"ListGroups: broker 7: no response within \d+ ms: COORDINATOR_LOAD_IN_PROGRESS", text)
     broker.answer(42, lambda _: _deleted_group(elsewhere))
     text = _timeout_of(lambda limit_ms: admin.delete_groups(["g"], timeout_ms=limit_ms), elsewhere)
     assert re.fullmatch(r"DeleteGroups: no result within \d+ ms: NOT_COORDINATOR: g", text)

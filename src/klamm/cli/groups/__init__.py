@@ -6,6 +6,7 @@ Flags and stdout are those of Kafka 4.3's ConsumerGroupCommand. Errors go to std
 - A failed action exits with 1. Kafka's tool prints the error and exits with 0.
 - Conflicting flags exit with 2.
 - Words that belong to no flag are rejected.
+- ``--list`` prints the groups of the brokers that respond, and a warning for each of the others on stderr.
 - Groups and partitions are listed by name (Kafka lists them in the order of a hash table).
 - Errors have neither a stack trace nor the name of a Java exception.
 - ``--to-datetime`` may leave out the time of day, which is then midnight.

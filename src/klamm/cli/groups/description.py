@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import OffsetSpec, TopicPartition
+from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.groups.partitions import in_order
 from klamm.cli.output import print_error, print_result
-from klamm.display import escaped
+from klamm.display import escaped, one_line
 from klamm.kafka_client.errors import explain
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -24,22 +25,32 @@ _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "A
 
 
 def list_groups(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Print the consumer groups."""
+    """Print the consumer groups. If some brokers do not respond, name them and return 1."""
+    listed = admin.list_groups()
+    known, errors = listed.valid().result(), listed.errors().result()
+    if not known:
+        listed.result()  # raises the error if there is one
     groups = [
         group
-        for group in consumer_groups(admin)
+        for group in _of_consumers(known)
         if (not options.states or group.state in options.states)
         and (not options.types or _type(group) in options.types)
     ]
     document = [{"group": group.group_id, "type": _type(group), "state": group.state} for group in groups]
     with_type, with_state = options.type is not None, options.state is not None
     print_result(options.output, document, lambda: _listed(groups, with_type=with_type, with_state=with_state))
-    return 0
+    for broker_id, error in errors.items():
+        print_error(f"Warning: the groups of broker {broker_id} are missing: {one_line(explain(error))}")
+    return EXIT_FAILED if errors else EXIT_OK
 
 
 def consumer_groups(admin: AdminClient) -> list[GroupListing]:
     """Return the groups with protocol type "consumer" or without one (they never had a member), by name."""
-    return [group for group in admin.list_groups().result() if group.protocol_type in ("", "consumer")]
+    return _of_consumers(admin.list_groups().result())
+
+
+def _of_consumers(groups: Iterable[GroupListing]) -> list[GroupListing]:
+    return [group for group in groups if group.protocol_type in ("", "consumer")]
 
 
 def chosen_groups(admin: AdminClient, options: argparse.Namespace) -> list[str]:

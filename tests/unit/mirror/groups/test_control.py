@@ -15,6 +15,7 @@ from klamm.admin import (
     GroupMember,
     KafkaApiError,
     ListGroupOffsetsResult,
+    ListGroupsResult,
     NewTopic,
     OffsetAndMetadata,
     PerKeyResult,
@@ -92,11 +93,11 @@ class GroupCluster(FakeCluster):
         self.fails_commits: dict[str, Exception] = {}
         """Errors of groups whose coordinator becomes unavailable before offsets are committed."""
 
-    def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
+    def list_groups(self, *, timeout_ms: int | None = None) -> ListGroupsResult:
         if self.away():
-            return done(ConnectionLostError("nobody answers"))
+            return ListGroupsResult(done(ConnectionLostError("nobody answers")))
         listed = [GroupListing(group_id=group, protocol_type="consumer", state=None) for group in self.offsets]
-        return done(tuple(listed))
+        return ListGroupsResult(done({1: tuple(listed)}))
 
     def describe_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> DescribeGroupsResult:
         outcomes = {group: self._description(group) for group in group_ids}

@@ -46,8 +46,8 @@ class RolloutWorld:
     on_call: Callable[[str], None] = lambda _: None
     """What others do before a call of this name."""
 
-    def runner(self) -> Runner:
-        return Runner(self, self, self, now_ms=lambda: self.at_ms)
+    def runner(self, *, ends_unrestored: bool = False) -> Runner:
+        return Runner(self, self, self, now_ms=lambda: self.at_ms, ends_unrestored=ends_unrestored)
 
     def _call(self, name: str, effect: Callable[[], None] = lambda: None) -> None:
         self.on_call(name)

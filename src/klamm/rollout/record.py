@@ -9,7 +9,8 @@ baking     The settings of a wave are written, and the guards are evaluated unti
 guarded    All guards passed at the end of the bake time. The next wave, or the end, follows.
 held       Nothing is changed until an operator resumes or aborts the roll-out.
 reverting  The values before the roll-out are being restored.
-reverted   The values before the roll-out are restored, except those that others have changed since.
+reverted   The values before the roll-out are restored, except those that others have changed since, and those that an
+           operator has left because they cannot be restored.
 done       All waves are applied.
 =========  =======================================================================================================
 
@@ -31,7 +32,7 @@ from klamm.resources.equality import is_same
 from klamm.resources.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Values: TypeAlias = "Mapping[str, Mapping[str, str | None]]"
 """Values of configs by entity and key. An entity is named as in the history of changes: ``TOPIC:orders``, ``BROKER:1``,
@@ -180,7 +181,7 @@ class RolloutRecord:
     """Figures before the first wave by guard: for the clients of each wave, or for an increase of each page of
     ``metrics``. None: no data."""
     left_alone: tuple[str, ...] = ()
-    """Sentence for each value that a revert did not restore, because another change replaced it."""
+    """Sentence for each value that a revert did not restore, mostly because another change replaced it."""
     steps: tuple[RolloutStep, ...] = ()
     """Latest steps, oldest first."""
 
@@ -329,6 +330,30 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
                 f" {_text(written[-1])}, before it was {_text(old)})"
             )
     return RevertPlan(settings=restored, left_alone=tuple(dict.fromkeys(left_alone)))
+
+
+def remaining_values(
+    record: RolloutRecord, unrestored: Values, current: Values, unreadable: Collection[str]
+) -> tuple[str, ...]:
+    """Return a sentence for each value of a roll-out that remains because the value before cannot be restored.
+
+    Args:
+        record: The roll-out.
+        unrestored: Values to restore, of entities that can be read.
+        current: Present values of these entities.
+        unreadable: Entities that cannot be read. They may still have the latest value of the roll-out.
+    """
+    written: Values = _NO_VALUES
+    for wave in reversed(record.waves[: record.wave + 1]):
+        written = _with_first(written, {entity: of for entity, of in wave.settings.items() if entity in unreadable})
+    before = {entity: {key: record.before[entity][key] for key in of} for entity, of in written.items()}
+    values = {**current, **written}
+    return tuple(
+        f"{entity}: {key} {'may still be' if entity in unreadable else 'is'} {_text(value)}, which the roll-out has set"
+        f" (before it was {_text(old)})"
+        for entity, key, old in _entries({**unrestored, **before})
+        if not is_equal(entity, key, value := values[entity].get(key), old)
+    )
 
 
 def entities_so_far(record: RolloutRecord) -> frozenset[str]:

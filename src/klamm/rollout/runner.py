@@ -21,6 +21,7 @@ from klamm.rollout.record import (
     entities_so_far,
     is_equal,
     plan_revert_of,
+    remaining_values,
     values_before,
 )
 
@@ -83,6 +84,7 @@ class Runner:
         guards: Evaluation of guards.
         now_ms: Wall clock, in milliseconds since the epoch.
         on_step: Function that is called with the record after each step.
+        ends_unrestored: Whether a revert ends although some values cannot be restored. The record names them.
     """
 
     def __init__(
@@ -93,12 +95,14 @@ class Runner:
         *,
         now_ms: Callable[[], int],
         on_step: Callable[[RolloutRecord], None] = lambda _: None,
+        ends_unrestored: bool = False,
     ) -> None:
         self._records = records
         self._cluster = cluster
         self._guards = guards
         self._now_ms = now_ms
         self._on_step = on_step
+        self._ends_unrestored = ends_unrestored
         self._steps: Mapping[RolloutState, Callable[[RolloutRecord], RolloutRecord]] = {
             RolloutState.PLANNED: self._begin,
             RolloutState.APPLYING: self._apply,
@@ -188,10 +192,10 @@ class Runner:
         return self._write(record, RolloutEvent.FINISHED)
 
     def _revert(self, record: RolloutRecord) -> RolloutRecord:
-        trouble = ""
+        rejected = ""
         kept: dict[str, dict[str, str | None]] = {}
         """Values that policies stored instead of those before. They are what can be restored."""
-        for _ in range(_MAX_PASSES):
+        for passes_left in range(_MAX_PASSES, -1, -1):
             self._records.check(record)
             current = self._cluster.values(entities_so_far(record))
             # What cannot be read now cannot be compared. It is restored when the roll-out is resumed.
@@ -201,11 +205,12 @@ class Runner:
                 if entity not in current.unreadable
             }
             plan = plan_revert_of(replace(record, before=before), current.values)
+            left_alone = (*plan.left_alone, *_sentences(kept))
             if not plan.settings and not current.unreadable:
-                return self._write(record, RolloutEvent.RESTORED, left_alone=(*plan.left_alone, *_sentences(kept)))
-            trouble = current.trouble
-            if not plan.settings:
+                return self._write(record, RolloutEvent.RESTORED, left_alone=left_alone)
+            if not plan.settings or not passes_left:
                 break
+            rejected = ""
             try:
                 stored = self._cluster.write(plan.settings)
                 for entity, wanted in plan.settings.items():
@@ -217,10 +222,15 @@ class Runner:
                     }
                     kept.setdefault(entity, {}).update(differing)
             except (RejectedSettingsError, KafkaApiError) as error:
-                trouble = "; ".join(filter(None, (trouble, str(error))))
+                rejected = str(error)
+        trouble = "; ".join(filter(None, (current.trouble, rejected if plan.settings else ""))) or "they do not stay"
+        if self._ends_unrestored:
+            remaining = remaining_values(record, plan.settings, current.values, current.unreadable)
+            return self._write(record, RolloutEvent.RESTORED, reason=trouble, left_alone=(*left_alone, *remaining))
         raise RevertError(
-            f"roll-out {record.id}: values before it cannot be restored: {trouble or 'they do not stay'}; remove the"
-            f" cause, then continue with klamm rollout resume {record.id}"
+            f"roll-out {record.id}: values before it cannot be restored: {trouble}; remove the cause, then continue"
+            f" with klamm rollout resume {record.id}; if that is impossible, end it with klamm rollout abort"
+            f" {record.id} --leave-unrestored"
         )
 
 

@@ -81,3 +81,8 @@ def test_values_of_another_cluster_are_not_rolled_out(
 ) -> None:
     ended, err = run("start", *words)
     assert (ended, complaint in err) == (code, True), err
+
+
+def test_leaving_values_is_only_for_abort(run: Run) -> None:
+    code, err = run("resume", "0a1b2c3d", "--leave-unrestored")
+    assert (code, "--leave-unrestored is for abort, not for resume" in err) == (2, True), err

@@ -229,6 +229,31 @@ def test_revert_restores_the_other_entities_while_one_cannot_be_read() -> None:
     assert present(rig) == START
 
 
+def test_revert_that_may_leave_values_ends_and_names_those_of_the_lost_entity() -> None:
+    # given
+    rig = world([*[PASSED] * 5, FAILED])
+    rig.on_call = lambda _: rig.down.update({"TOPIC:b"} if rig.record.state is RolloutState.REVERTING else ())
+    with pytest.raises(RevertError, match=r"end it with klamm rollout abort 1 --leave-unrestored"):
+        rig.runner().run(rig.record)
+    # when
+    record = rig.runner(ends_unrestored=True).run(taken_over(rig, "operator", RolloutEvent.ABORT))
+    # then
+    assert (record.state, record.reason) == (RolloutState.REVERTED, "TOPIC:b cannot be read: down")
+    assert record.left_alone == ("TOPIC:b: k may still be 1, which the roll-out has set (before it was unset)",)
+    assert present(rig) == {**START, "TOPIC:b": {"k": "1"}}
+
+
+def test_revert_that_may_leave_values_ends_and_names_those_that_the_cluster_rejects() -> None:
+    # given
+    rig = world([PASSED, FAILED])
+    rig.on_call = lambda _: rig.rejects.update({"TOPIC:a": InvalidConfigError("no")} if rig.touched else {})
+    # when
+    record = rig.runner(ends_unrestored=True).run(rig.record)
+    # then
+    assert (record.state, record.reason) == (RolloutState.REVERTED, "TOPIC:a: no")
+    assert record.left_alone == ("TOPIC:a: k is 1, which the roll-out has set (before it was 0)",)
+
+
 def test_entity_going_down_while_its_wave_is_written_reverts_the_roll_out() -> None:
     rig = world()
     rig.on_call = lambda name: rig.down.update({"TOPIC:a"} if name == "write" and not rig.touched else ())

@@ -116,6 +116,11 @@ def parser() -> ToolParser:
         help="what happens when a guard has no data at the end of a bake time (default hold)",
     )
     how.add_argument("--dry-run", action="store_true", help="show waves and impact, validate, change nothing")
+    tool.add_argument(
+        "--leave-unrestored",
+        action="store_true",
+        help="abort: end even if values cannot be restored, such as those of a broker that is gone; they are listed",
+    )
     return tool
 
 
@@ -132,6 +137,8 @@ def main(arguments: Sequence[str]) -> int:
         flags.require_server(options)
     if (options.id is None) != (options.action in {"start", "list"}):
         flags.error(f"{options.action} {'needs' if options.id is None else 'takes no'} ID")
+    if options.leave_unrestored and options.action != "abort":
+        flags.error(f"--leave-unrestored is for abort, not for {options.action}")
     actions: dict[str, Callable[[argparse.Namespace], int]] = {
         "start": partial(_start, flags=flags),
         "list": _list,
@@ -231,7 +238,14 @@ def _drive(options: argparse.Namespace, admin: AdminClient, store: RolloutStore,
         except OSError:  # the output is closed or its disk is full; no other process would drive the roll-out
             write_nothing_more()
 
-    runner = Runner(store, Entities(admin), Probe(admin, now_ms=wall_clock_ms), now_ms=wall_clock_ms, on_step=report)
+    runner = Runner(
+        store,
+        Entities(admin),
+        Probe(admin, now_ms=wall_clock_ms),
+        now_ms=wall_clock_ms,
+        on_step=report,
+        ends_unrestored=options.leave_unrestored,
+    )
     record = runner.run(record)
     print_result(options.output, to_document(record), lambda: [f"  left alone: {each}" for each in record.left_alone])
     if record.state is RolloutState.HELD:

@@ -90,6 +90,25 @@ class ClientConfigAltered:
     """Value of this entity before the change. None: it has none, or it is unknown."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclsRemoved:
+    """Removal of ACLs that allow a principal something."""
+
+    principal: str
+    acls: tuple[str, ...]
+    """The ACLs as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialsRemoved:
+    """Removal of SCRAM credentials of a user."""
+
+    user: str
+    mechanisms: tuple[str, ...]
+    are_all: bool
+    """Whether the user has no other SCRAM credential. False if that is unknown."""
+
+
 Change: TypeAlias = (
     ConfigAltered
     | PartitionsAdded
@@ -98,5 +117,7 @@ Change: TypeAlias = (
     | RecordsDeleted
     | QuotaAltered
     | ClientConfigAltered
+    | AclsRemoved
+    | CredentialsRemoved
 )
 """Any change whose impact can be predicted."""

@@ -1,4 +1,4 @@
-"""Predictions for client quotas and dynamic client configs."""
+"""Predictions for client quotas, dynamic client configs, and the ACLs and credentials of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from klamm.impact.findings import Finding, ImpactLevel, Names, counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from klamm.impact.changes import ClientConfigAltered, EntityParts, QuotaAltered
+    from klamm.impact.changes import (
+        AclsRemoved,
+        ClientConfigAltered,
+        CredentialsRemoved,
+        EntityParts,
+        QuotaAltered,
+    )
     from klamm.impact.facts import ClientFacts, ClusterFacts
 
 _SESSION_KEYS: Final = frozenset({"session.timeout.ms", "heartbeat.interval.ms"})
@@ -49,6 +55,32 @@ def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding
         message=message,
         figures={**figures, **({"clients": len(above)} if above else {})},
         names={"clients": names} if above else {},
+    )
+
+
+def acls_removed(change: AclsRemoved, _: ClusterFacts) -> Iterator[Finding]:
+    """Predict requests of a principal that are denied."""
+    names = Names.of(change.acls)
+    yield Finding(
+        kind="acls_removed",
+        level=ImpactLevel.DISRUPTION,
+        resource=change.principal,
+        message=f"loses {counted(names.count, 'ACL')} ({names}). What no other ACL allows is denied.",
+        figures={"acls": names.count},
+        names={"acls": names},
+    )
+
+
+def credentials_removed(change: CredentialsRemoved, _: ClusterFacts) -> Iterator[Finding]:
+    """Predict logins of a user that are rejected."""
+    names = Names.of(change.mechanisms)
+    rest = " and has no other SCRAM credential" if change.are_all else ""
+    yield Finding(
+        kind="credentials_removed",
+        level=ImpactLevel.DISRUPTION,
+        resource=f"user {change.user}",
+        message=f"can no longer log in with {names}{rest}.",
+        names={"mechanisms": names},
     )
 
 

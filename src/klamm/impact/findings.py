@@ -110,7 +110,8 @@ class Finding:
     figures: Mapping[str, int | float] = field(default_factory=dict)
     """Numbers by name. Each name ends in its unit: ``bytes``, ``records``, ``ms``, ``percent`` and the like."""
     names: Mapping[str, Names] = field(default_factory=dict)
-    """Names by kind: ``topics``, ``groups``, ``producers``, ``clients``, ``partitions``, ``mirrors``."""
+    """Names by kind: ``topics``, ``groups``, ``producers``, ``clients``, ``partitions``, ``mirrors``, ``acls``,
+    ``mechanisms``."""
 
     @property
     def topic(self) -> str | None:

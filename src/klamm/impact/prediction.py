@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.impact import config_rules
 from klamm.impact.changes import (
+    AclsRemoved,
     ClientConfigAltered,
     ConfigAltered,
+    CredentialsRemoved,
     PartitionsAdded,
     QuotaAltered,
     RecordsDeleted,
     ReplicationFactorAltered,
     TopicDeleted,
 )
-from klamm.impact.client_rules import client_config_altered, quota_altered
+from klamm.impact.client_rules import acls_removed, client_config_altered, credentials_removed, quota_altered
 from klamm.impact.effective import (
     CLUSTER_DEFAULT,
     REMOTE_STORAGE,
@@ -97,6 +99,8 @@ _CHANGE_RULES: Final[Mapping[type, Callable[[Any, ClusterFacts], Iterator[Findin
     RecordsDeleted: records_deleted,
     QuotaAltered: quota_altered,
     ClientConfigAltered: client_config_altered,
+    AclsRemoved: acls_removed,
+    CredentialsRemoved: credentials_removed,
 }
 """Rules of single changes. Those of configs follow from all changes together."""
 UNSEEN_RATES: Final = (

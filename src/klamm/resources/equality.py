@@ -79,6 +79,11 @@ def acl_text(acl: Acl) -> str:
     return f"{acl.permission.name} {acl.operation.name} on {resource}{_FROM}{acl.host}"
 
 
+def is_allowing(text: str) -> bool:
+    """Return whether the ACL of a text that ``acl_text`` returns allows something. Others deny it."""
+    return text.startswith(f"{AclPermission.ALLOW.name} ")
+
+
 def acl_of(principal: str, text: str) -> Acl:
     """Return the ACL of a principal from the text that ``acl_text`` returns."""
     permission, operation, _, rest = text.split(" ", 3)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from klamm.configs.quotas import parse_quota_resource
 from klamm.impact.changes import (
+    AclsRemoved,
     Change,
     ClientConfigAltered,
     ConfigAltered,
+    CredentialsRemoved,
     PartitionsAdded,
     QuotaAltered,
     ReplicationFactorAltered,
@@ -16,6 +18,7 @@ from klamm.impact.changes import (
 )
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.resources.cluster import config_resource
+from klamm.resources.equality import is_allowing
 from klamm.resources.kinds import CONFIG_KINDS
 from klamm.resources.model import HIDDEN, Kind, Mark
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def planned_changes(plan: Plan) -> list[Change]:
-    """Return the accepted changes. New topics have no impact, and that of ACLs and credentials is not predicted."""
+    """Return the accepted changes. New topics, ACLs and credentials have no impact."""
     return [
         change
         for diff in plan.diffs
@@ -46,6 +49,12 @@ def _changed(diff: ResourceDiff) -> Iterator[Change]:
     if (resized := diff.change_of(REPLICATION_FACTOR)) is not None:
         before = max(map(int, (resized.old or "0").split(" and ")))
         yield ReplicationFactorAltered(topic=diff.key.name, factor=int(resized.new or 0), factor_before=before)
+    removed = tuple(change.key for change in diff.changes if change.mark is Mark.REMOVE)
+    if diff.key.kind is Kind.ACLS and (allowing := tuple(filter(is_allowing, removed))):
+        yield AclsRemoved(principal=diff.key.name, acls=allowing)
+    if diff.key.kind is Kind.SCRAM and removed:
+        are_all = diff.is_deletion and not diff.declared.ignored
+        yield CredentialsRemoved(user=diff.key.name, mechanisms=removed, are_all=are_all)
     for change in diff.config_changes:
         value = None if change.mark is Mark.REMOVE else change.new
         if value == HIDDEN or change.is_secret:

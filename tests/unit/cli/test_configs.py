@@ -494,6 +494,15 @@ def test_user_document_has_quotas_credentials_and_configs(configs: Command) -> N
     }
 
 
+def test_removed_credential_is_a_disruption(configs: Command) -> None:
+    words = ("--alter", "--user", "iris", "--delete-config", "SCRAM-SHA-256", "--max-impact", "notice")
+    code, out, _ = configs(*words)
+    assert (code, out.splitlines()) == (
+        4,
+        ["Impact: disruption", "  DISRUPTION: user iris: can no longer log in with SCRAM-SHA-256."],
+    )
+
+
 def test_one_invalid_kind_changes_nothing(configs: Command) -> None:
     # when: the quotas alone would be fine
     code, _, complaint = configs("--alter", "--user", "both", "--add-config", "producer_byte_rate=1,acks=9")

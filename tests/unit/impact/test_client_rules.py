@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.impact.changes import ClientConfigAltered, QuotaAltered
+from klamm.impact.changes import AclsRemoved, ClientConfigAltered, CredentialsRemoved, QuotaAltered
 from klamm.impact.facts import ClientFacts
 from klamm.impact.findings import ImpactLevel
 from klamm.impact.prediction import UNSEEN_RATES, predict
@@ -106,3 +106,20 @@ def test_weaker_acks_are_a_disruption(name: str, before: str | None, value: str 
     change = ClientConfigAltered(entity=_ALICE, name=name, value=value, value_before=before)
 
     assert predict([change], cluster()).level is level
+
+
+def test_removed_acls_and_credentials_disrupt_their_holder() -> None:
+    changes = (
+        AclsRemoved(principal="User:a", acls=("ALLOW READ on TOPIC:LITERAL:t from *",)),
+        CredentialsRemoved(user="a", mechanisms=("SCRAM-SHA-256",), are_all=True),
+        CredentialsRemoved(user="b", mechanisms=("SCRAM-SHA-256",), are_all=False),
+    )
+
+    impact = predict(changes, cluster())
+
+    assert impact.lines() == [
+        "Impact: disruption",
+        "  DISRUPTION: User:a: loses 1 ACL (ALLOW READ on TOPIC:LITERAL:t from *). What no other ACL allows is denied.",
+        "  DISRUPTION: user a: can no longer log in with SCRAM-SHA-256 and has no other SCRAM credential.",
+        "  DISRUPTION: user b: can no longer log in with SCRAM-SHA-256.",
+    ]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from klamm.admin import PolicyOverride
 from klamm.cli.resources.report import document
-from klamm.impact.changes import ClientConfigAltered, QuotaAltered, ReplicationFactorAltered
+from klamm.impact.changes import (
+    AclsRemoved,
+    ClientConfigAltered,
+    CredentialsRemoved,
+    QuotaAltered,
+    ReplicationFactorAltered,
+)
 from klamm.resources.cluster import Observation
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.engine import Plan
@@ -274,6 +281,31 @@ def test_first_values_of_users_and_lower_factors_have_an_impact() -> None:
             ],
         )
     )
+
+
+def test_removed_acls_and_credentials_have_an_impact() -> None:
+    # given
+    declared = [
+        Declared(kind=Kind.ACLS, name="User:a", values={"ALLOW WRITE on TOPIC:LITERAL:t from *": ""}, owns_all=True),
+        Declared(kind=Kind.SCRAM, name="a", is_absent=True),
+        Declared(kind=Kind.SCRAM, name="b", values={"SCRAM-SHA-512": "any"}, owns_all=True),
+    ]
+    there = CurrentValue(value="4096", origin="cluster", is_own=True)
+    acls = ("ALLOW READ on TOPIC:LITERAL:t from *", "DENY READ on TOPIC:LITERAL:u from *", *declared[0].values)
+    present = {
+        declared[0].key: Existing(values=dict.fromkeys(acls, replace(there, value=""))),
+        declared[1].key: Existing(values={"SCRAM-SHA-256": there}),
+        declared[2].key: Existing(values={"SCRAM-SHA-256": there, "SCRAM-SHA-512": there}),
+    }
+    diffs = tuple(plan_resources(declared, present))
+    # when
+    changes = planned_changes(Plan(diffs=diffs, failed={}, observation=Observation(resources=present)))
+    # then
+    assert sorted(changes, key=repr) == [
+        AclsRemoved(principal="User:a", acls=("ALLOW READ on TOPIC:LITERAL:t from *",)),
+        CredentialsRemoved(user="a", mechanisms=("SCRAM-SHA-256",), are_all=True),
+        CredentialsRemoved(user="b", mechanisms=("SCRAM-SHA-256",), are_all=False),
+    ]
 
 
 def test_credential_without_password_is_a_problem_only_where_it_is_missing() -> None:

@@ -95,8 +95,12 @@ def _changes(admin: AdminClient, entity: Target, changes: Changes, options: argp
     if not options.impact and options.max_impact is None:
         return ()
     from klamm.cli.configs import resources, users  # noqa: PLC0415
+    from klamm.impact.changes import CredentialsRemoved  # noqa: PLC0415
 
     if entity.has_quotas:
         routed = users.route(entity, changes)
-        return client_changes(users.parts_of(entity), routed.quotas, routed.dynamic, percent=options.percent)
+        of_client = client_changes(users.parts_of(entity), routed.quotas, routed.dynamic, percent=options.percent)
+        mechanisms = tuple(routed.credentials.deleted)
+        lost = [CredentialsRemoved(user=entity.names[0], mechanisms=mechanisms, are_all=False)] if mechanisms else []
+        return [*of_client, *lost]
     return config_changes(admin, resources.resource_type(entity), entity.names[0], changes)

@@ -96,6 +96,8 @@ class Relay:
         self._backlog = shared.memory.backlog
         self._turns = shared.turns
         self._turn_ends_at = 0.0
+        self._is_turn_unused = False
+        """Whether nothing was relayed in this turn yet. A turn may be over before that, when thousands wait."""
         self._waits_for_turn = False
         self._loop = loop
         self._client = RelayedSocket(
@@ -231,7 +233,8 @@ class Relay:
 
     def is_turn_over(self) -> bool:
         """Return whether other connections have their turn next. If so, this one continues after them."""
-        if time.perf_counter() < self._turn_ends_at:
+        if self._is_turn_unused or time.perf_counter() < self._turn_ends_at:
+            self._is_turn_unused = False
             return False
         if not self._waits_for_turn:
             self._waits_for_turn = True
@@ -267,10 +270,12 @@ class Relay:
     def _start_turn(self) -> None:
         if not self._waits_for_turn:
             self._turn_ends_at = self._turns.ends_at()
+            self._is_turn_unused = True
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
         self._turn_ends_at = self._turns.take()
+        self._is_turn_unused = True
         if self._may_resume or self._may_resume_responses:
             self._resume()
 

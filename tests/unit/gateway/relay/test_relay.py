@@ -238,6 +238,26 @@ async def test_turn_is_not_held_behind_a_long_poll() -> None:
         assert await polling.upstream.read(len(creation)) == creation
 
 
+async def test_requests_are_relayed_in_turn_however_many_connections_wait() -> None:
+    """A turn may be so short that it is over before anything was relayed in it."""
+    # given
+    shared = shared_objects()
+    for _ in range(100_000):
+        shared.turns.wait()
+    frames = [request(12, 0, correlation_id=number) for number in range(3)]
+    with RelayRig(shared) as rig:
+        # when
+        await rig.client.send(b"".join(frames))
+        # then
+        received = await rig.upstream.read(len(b"".join(frames)))
+        assert received == b"".join(frames)
+        # when
+        answers = [response(number, bytes(2)) for number in range(3)]
+        await rig.upstream.send(b"".join(answers))
+        # then
+        assert await rig.client.read(len(b"".join(answers))) == b"".join(answers)
+
+
 async def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
     shared = _with_turn()
     with RelayRig(shared) as stuck, RelayRig(shared) as other:

@@ -49,7 +49,7 @@ help:
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples, and make orders'
-	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways; threads that begin late, and those of others'
+	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways; threads that begin late, and those of others; time slices that are used up'
 	@echo 'make kafka-release RELEASE=4.5.0   compare a release of Apache Kafka with the recorded answers'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
@@ -151,9 +151,9 @@ orders: setup
 	for reverse in '' ' --reverse'; do \
 		$(WITH_ALL_TOOLS) pytest -q --long --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
 		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \
-	for threads in late_threads other_threads; do \
-		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) -p tests.support.$$threads $(PYTEST_FLAGS) || \
-		failed="$$failed $$threads"; done; \
+	for plugin in late_threads other_threads short_slices; do \
+		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) -p tests.support.$$plugin $(PYTEST_FLAGS) || \
+		failed="$$failed $$plugin"; done; \
 	test -z "$$failed" || { echo "Tests failed with these seeds:$$failed"; exit 1; }
 
 kafka-release: setup

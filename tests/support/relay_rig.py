@@ -95,7 +95,7 @@ def response(correlation_id: int, body: bytes = b"") -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, which the relays in this loop bring about."""
+    """Wait until a condition holds, which others in this event loop bring about."""
     async with asyncio.timeout(_WAIT_S):
         while not condition():  # noqa: ASYNC110 - nothing notifies of it
             await asyncio.sleep(0)

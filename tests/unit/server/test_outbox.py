@@ -12,6 +12,7 @@ from klamm.protocol.errors import StorageError
 from klamm.server import outbox as module
 from klamm.server import time_slice
 from klamm.server.outbox import ENCRYPTED_PIECE_BYTES, PIECE_BYTES, STALLED_S, Outbox, UnreadBudget
+from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +127,7 @@ async def test_large_response_is_sent_in_pieces_and_counted_in_full() -> None:
     budget = UnreadBudget(LIMIT)
     peer, data = Peer(budget), bytes(range(256)) * (4 * PIECE_BYTES // 256)
     sending = asyncio.create_task(peer.outbox.send([data], len(data)))
-    await asyncio.sleep(0)
+    await until(lambda: peer.unread_bytes > 0)
     assert peer.unread_bytes == len(data)
     got = b""
     while not sending.done():
@@ -141,7 +142,7 @@ async def test_encrypted_response_is_sent_in_smaller_pieces(size: int) -> None:
     """The bytes that an encrypting transport has passed on are not counted."""
     peer, data = Peer(UnreadBudget(LIMIT), is_encrypted=True), bytes(range(256)) * (size // 256)
     sending = asyncio.create_task(peer.outbox.send([b"head", data], 4 + len(data)))
-    await asyncio.sleep(0)
+    await until(lambda: peer.unread_bytes > 0)
     assert peer.unread_bytes == 4 + len(data)
     got = b""
     while not sending.done():
@@ -166,7 +167,7 @@ async def test_buffer_that_a_response_repeats_is_counted_once() -> None:
     budget = UnreadBudget(LIMIT)
     peer, shared = Peer(budget), bytes(PIECE_BYTES)
     sending = asyncio.create_task(peer.outbox.send([b"head", *[shared] * 100, b"tail"], 8 + 100 * PIECE_BYTES))
-    await asyncio.sleep(0)
+    await until(lambda: peer.unread_bytes > 0)
     assert not budget.is_exceeded
     got = 0
     while not sending.done():
@@ -191,7 +192,7 @@ async def test_stalled_connections_are_closed_above_the_budget(monkeypatch: pyte
     stuck = [Peer(budget) for _ in range(4)]
     sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 3)], LIMIT // 3)) for peer in stuck]
     honest = Peer(budget)
-    await asyncio.sleep(0)
+    await until(lambda: budget.is_exceeded)
     assert not honest.outbox.is_ready
     async with asyncio.timeout(60):
         await honest.outbox.ready()
@@ -236,7 +237,7 @@ async def test_slow_reader_is_aborted_above_the_budget_while_requests_wait(monke
         asyncio.create_task(read_slowly(slow, share=1_000)),
         asyncio.create_task(read_slowly(smaller, share=1_000)),
     ]
-    await asyncio.sleep(0)
+    await until(lambda: budget.is_exceeded)
     async with asyncio.timeout(20):
         await honest.outbox.ready()
     assert (slow.was_given_up, smaller.was_given_up) == (True, False)
@@ -263,6 +264,7 @@ async def test_slow_reader_is_not_aborted_while_no_request_waits(waits: bool) ->
     budget = UnreadBudget(LIMIT)
     slow = Peer(budget)
     sending = asyncio.create_task(slow.outbox.send([bytes(2 * LIMIT)], 2 * LIMIT))
+    await until(lambda: budget.is_exceeded)
     waiting = asyncio.create_task(Peer(budget).outbox.ready()) if waits else None
     for _ in range(200):
         await asyncio.sleep(0)
@@ -280,7 +282,7 @@ async def test_fast_reader_of_large_response_is_not_aborted_while_requests_wait(
     budget = UnreadBudget(LIMIT)
     fast, honest = Peer(budget), Peer(budget)
     sending = asyncio.create_task(fast.outbox.send([bytes(4 * LIMIT)], 4 * LIMIT))
-    await asyncio.sleep(0)
+    await until(lambda: budget.is_exceeded)
     waiting = asyncio.create_task(honest.outbox.ready())
     while not waiting.done():
         fast.read()

@@ -42,7 +42,7 @@ async def test_long_iteration_yields_to_other_tasks() -> None:
 async def test_short_iteration_does_not_yield(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
-    time_slice = TimeSlice()
+    time_slice = TimeSlice(0.005)
     assert [item async for item in time_slice.over("ab")] == ["a", "b"]
     assert time_slice.pauses == 0
 

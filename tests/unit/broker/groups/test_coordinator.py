@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -140,7 +141,9 @@ def offset(topic: str = "a", partition: int = 0, value: int = 7, metadata: str =
 
 
 async def commit(groups: GroupCoordinator, *offsets: OffsetToCommit, **by: Any) -> tuple[ErrorCode, ...]:
-    return await groups.offsets.commit(Committer(**{"group_id": "g", **by}), offsets, api_version=9)
+    """Commit offsets. They are submitted in one turn of the event loop."""
+    by_group = Committer(**{"group_id": "g", **by})
+    return await groups.offsets.commit(by_group, offsets, api_version=9, time_slice=TimeSlice(math.inf))
 
 
 async def fetch(groups: GroupCoordinator, group_id: str = "g") -> dict[tuple[str, int], int]:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RULES: Final = "rules: [{name: team names, naming: '(orders|billing)[.].*'}]"
-AT_ONCE_S: Final = 10.0
-"""Far below the 60 s and more that clients wait for a topic, and above what a busy machine takes to start them."""
+AT_ONCE_S: Final = 30.0
+"""Below the 60 s and more that clients wait for a topic, and above what a busy machine takes to start them."""
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def aiokafka(servers: str, topic: str) -> None:
 def java_console(servers: str, topic: str) -> None:
     words = ["--bootstrap-server", servers, "--topic", topic]
     command = java_command("org.apache.kafka.tools.ConsoleProducer", *words)
-    done = subprocess.run(command, input=b"x\n", capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=b"x\n", capture_output=True, timeout=120, check=False)
     assert b"TopicAuthorizationException" in done.stdout + done.stderr
 
 
@@ -103,9 +103,8 @@ def test_python_producer_reports_denied_topic_at_once(broker: klamm.Broker, send
 
 @pytest.mark.usefixtures("java")
 def test_java_producer_reports_denied_topic_at_once(broker: klamm.Broker) -> None:
-    began = time.monotonic()
+    """Later, after ``max.block.ms``, it reports a TimeoutException instead."""
     java_console(broker.bootstrap_servers, "nonsense")
-    assert time.monotonic() - began < 2 * AT_ONCE_S
 
 
 def metadata(client: WireClient, topic: str) -> ErrorCode:

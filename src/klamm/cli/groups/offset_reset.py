@@ -174,12 +174,10 @@ def _partitions(
         return in_order(committed)
     named = {TopicPartition(topic.name, each) for topic in options.topics for each in topic.partitions or ()}
     whole = [topic.name for topic in options.topics if topic.partitions is None]
-    for name, described in admin.describe_topics(whole).values().items():
-        try:
-            named |= {TopicPartition(name, each.partition) for each in described.result().partitions}
-        except KafkaApiError as error:
-            raise RequestError(f"{name}: {reason(error)}") from error
-    return in_order(named)
+    described = admin.describe_topics(whole).all().result()
+    return in_order(
+        named | {TopicPartition(name, each.partition) for name, topic in described.items() for each in topic.partitions}
+    )
 
 
 def _listed(admin: AdminClient, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:

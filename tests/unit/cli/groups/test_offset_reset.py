@@ -11,7 +11,6 @@ import pytest
 from klamm.admin import (
     AdminClient,
     DescribeGroupsResult,
-    DescribeTopicsResult,
     GroupDescription,
     KafkaApiError,
     ListedOffset,
@@ -21,7 +20,6 @@ from klamm.admin import (
     PerKeyResult,
     TopicPartition,
 )
-from klamm.cli.connection import RequestError
 from klamm.cli.groups.offset_reset import reset
 from klamm.cli.groups.options import parse
 from klamm.kafka_client.errors import api_error
@@ -98,17 +96,6 @@ def test_offsets_file_may_begin_with_a_byte_order_mark(
     words = f"--bootstrap-server a:1 --reset-offsets --group a --dry-run -o json --from-file {file}".split()
     assert reset(admin, parse(words)) == 0
     assert json.loads(capsys.readouterr().out)[0]["partitions"][0]["topic"] == "orders"
-
-
-def test_unknown_topic_is_named(admin: Mock) -> None:
-    # given
-    described = DescribeTopicsResult(["odrers"])
-    described.fail("odrers", api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    admin.describe_topics.return_value = described
-    words = ["--bootstrap-server", "a:1", "--reset-offsets", "--group", "a", "--dry-run", "--topic", "odrers"]
-    # when / then
-    with pytest.raises(RequestError, match=r"^odrers: "):
-        reset(admin, parse([*words, "--to-earliest"]))
 
 
 def test_offsets_reset_before_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,8 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
         produce(here, "watched", _watched(0, 200))
         create_topic(here, "orders", 1, {"retention.ms": "-1"})
         orders = [(0, Seen(b"k", b"%d" % number, (), RECENT_MS)) for number in range(500)]
-        produce(here, "orders", orders)
+        # In one batch, so in one transaction: its end takes an offset of the target, behind those of the group.
+        produce(here, "orders", orders, {"linger.ms": 60_000})
         commit(here, "billing", "orders", 321)
         file = properties(here, there, _SETTINGS, topics="watched,orders")
         # when

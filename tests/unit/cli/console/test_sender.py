@@ -133,4 +133,6 @@ def test_second_interrupt_drops_pending_records(
                 process.wait(1.5)
             process.send_signal(signal.SIGINT)
             # then
-            assert (process.wait(60), process.stderr.read()) == (130, b"")
+            code, messages = process.wait(60), process.stderr.read().splitlines()
+            # A broker that is held up at the start is reported.
+            assert (code, [each for each in messages if not each.startswith(b"No answer yet")]) == (130, [])

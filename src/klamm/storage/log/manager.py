@@ -33,7 +33,7 @@ from klamm.storage.log.directories import (
     remove_all,
     stray_since_ms,
 )
-from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
+from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, FsyncError, fsync_path, write_atomically
 from klamm.storage.log.flusher import Flusher, RecoveryState, in_parts, to_its_end
 from klamm.storage.log.housekeeping import ErrorReports, Housekeeper, with_pauses
 from klamm.storage.log.recovery import open_partition
@@ -614,6 +614,8 @@ class LogManager:
         if log.recovery_point > recorded and log.failure is None:
             try:
                 moved.append(RecoveryState(log, log.recovery_point, log.save_recovery_state(recorded)))
+            except FsyncError as error:
+                self.take_offline(log, error)
             except OSError as error:
                 self._reports.report(log.name, "cannot save its indexes and producers", error)
         elif recorded > log.checkpointed_point:  # the state is saved, but the checkpoint could not be written

@@ -113,6 +113,18 @@ async def test_failed_fsync_of_recovery_state_takes_the_log_offline(
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
+async def test_failed_fsync_while_recovery_state_is_saved_takes_the_log_offline(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise FsyncError(errno.EIO, os.strerror(errno.EIO), "t-0")
+
+    await crashable.manager.flush(crashable.log)
+    monkeypatch.setattr(type(crashable.log), "save_recovery_state", fail)
+    await crashable.manager.checkpoint()
+    assert crashable.manager.offline_count == 1
+
+
 async def test_failed_flush_of_cancelled_request_takes_the_log_offline(crashable: CrashableLogs, disk: Disk) -> None:
     disk.broken = "t-0/"
     disk.released.clear()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.relay.relay import Relay
-from klamm.gateway.relay.stalls import STUCK_S
+from klamm.gateway.relay.stalls import ENDED_S, STUCK_S
 from klamm.gateway.relay.streams import until_readable
 from klamm.kafka_client.errors import error_words
 from klamm.protocol.errors import ProtocolError
@@ -112,11 +112,13 @@ class AcceptedConnections:
                 self._reject(peer, "handshake", f"no handshake: {error_words(error)}")
                 return
             stack.callback(client.close)
+            logins = self._shared.logins
+            needs_login = logins.is_needed or logins.endpoint is not None
             try:
-                async with asyncio.timeout(STUCK_S):
+                async with asyncio.timeout(ENDED_S if needs_login else STUCK_S):
                     await until_readable(client, asyncio.get_running_loop())
             except TimeoutError:
-                self._reject(peer, "waiting", "it has sent nothing")
+                self._reject(peer, "login" if needs_login else "waiting", "it has sent nothing")
                 return
             if _has_ended(accepted):
                 return

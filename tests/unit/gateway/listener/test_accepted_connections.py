@@ -114,20 +114,25 @@ async def test_upstream_connection_is_opened_once_the_client_has_sent_a_byte(
     assert len(nodes) == upstream_connections
 
 
+@pytest.mark.parametrize(
+    ("limit", "needs_login", "reason"), [("STUCK_S", False, "waiting"), ("ENDED_S", True, "login")]
+)
 async def test_connection_on_which_a_client_sends_nothing_is_closed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    limit: str, needs_login: bool, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Entrance:
         async def admit(self, accepted: socket.socket, _peer: Peer) -> Any:
             return PlainTransport(accepted)
 
-    monkeypatch.setattr(module, "STUCK_S", 0.0)
-    arrivals = AcceptedConnections(shared_objects(), cast("Any", None), cast("Any", Entrance()))
+    monkeypatch.setattr(module, limit, 0.0)
+    shared = shared_objects(needs_login=needs_login)
+    arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", Entrance()))
     near, client = connected()
     with client:
         arrivals.add(near, Peer(host="client", port=1, node_id=0))
         await until(lambda: near.fileno() == -1)
     assert "Connection of client:1 closed: it has sent nothing" in caplog.messages
+    assert shared.figures.closed[reason] == 1
 
 
 async def test_connection_to_another_broker_ends_when_its_own_one_is_back(monkeypatch: pytest.MonkeyPatch) -> None:

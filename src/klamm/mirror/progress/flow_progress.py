@@ -434,10 +434,11 @@ class MirrorStatus:
             new: Reported progress.
             is_first: Whether another session reported the partition before. Sessions repeat their reports.
         """
-        if new.end_offset < 0:
-            return True
-        # Equal offsets: log ends of both sides are compared, so that the end of a topic that is gone must not remain.
-        return new.flow not in self._preserving and (is_first or new.end_offset < new.next_offset)
+        # Equal offsets: log ends of both sides are compared, so that the end of a topic that is gone must not remain,
+        # nor one that the present task has not read yet.
+        if new.flow in self._preserving:
+            return False
+        return new.end_offset < 0 or is_first or new.end_offset < new.next_offset
 
     def _status(
         self, flow: _Flow, new: PartitionProgress, previous: PartitionStatus | None, *, records: int, size: int

@@ -56,7 +56,7 @@ def test_flow_is_caught_up_without_lag_in_any_planned_partition() -> None:
 
 def test_source_end_of_a_topic_created_again_is_shown_if_records_keep_their_offsets() -> None:
     status = MirrorStatus(["A->B"], preserving=["A->B"])
-    for session, next_offset, end_offset in (("s", 10, 10), ("s", 10, 2), ("t", -1, -1)):
+    for session, next_offset, end_offset in (("s", 10, 10), ("s", 10, 2)):
         status.update(session, [row(0, next_offset, end_offset)])
     assert only(status).partitions[0].ends == (2, 10)
 
@@ -253,6 +253,15 @@ def test_restarted_partition_keeps_its_progress() -> None:
     status.update("two", [row(0, -1, -1, state="WAITING", reason="starting")])
     (partition,) = only(status).partitions
     assert (partition.next_offset, partition.end_offset, partition.state) == (10, 20, "WAITING")
+
+
+def test_end_that_a_restarted_partition_has_not_read_yet_is_unknown_where_offsets_are_equal() -> None:
+    """Offsets of groups must not be taken over before the new task has compared the partition."""
+    status = MirrorStatus(["A->B"], preserving=["A->B"])
+    status.update("one", [row(0, 10, 20, state="STOPPED", reason="they differ")])
+    status.update("two", [row(0, -1, -1)])
+    (partition,) = status.partitions("A->B")
+    assert (partition.end_offset, partition.state) == (-1, "COPYING")
 
 
 def test_stopped_partition_does_not_block_completion() -> None:

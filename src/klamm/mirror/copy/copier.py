@@ -273,8 +273,7 @@ class Copier:
             self.back_off(self._clock(), str(error))  # the failed call may have blocked
         except TransactionLostError as error:
             if isinstance(error, HeldUpError):
-                self._held_up_by = str(error)
-                self._in_flight_limit.shrink()
+                self._note_held_up(error)
             self._begin_again(self._clock(), str(error))
         else:
             if now >= self._not_before:
@@ -354,6 +353,11 @@ class Copier:
             self._lost_backoff.reset()
             self._in_flight_limit.grow()
             self._held_up_by = ""
+
+    def _note_held_up(self, error: HeldUpError) -> None:
+        self._held_up_by = str(error)
+        if error.is_slow:
+            self._in_flight_limit.shrink()
 
     def _start_more(self, now: float) -> None:
         if self._transactions is not None and not self._transactions.is_idle:

@@ -127,7 +127,11 @@ class CopyCluster(Cluster):
                 raise ConnectionLostError(failure.reason)
             # The responses of a login are too small to be taken from the pool, which is confined to this thread.
             self._attempts[address] = _Attempt(partial(self._open, *address), self._clock)
-            self._start(self._attempts[address].run)
+            try:
+                self._start(self._attempts[address].run)
+            except RuntimeError as error:  # no thread can be started
+                del self._attempts[address]
+                raise ConnectionLostError(f"{failure.reason}; {error}") from error
         attempt = self._attempts[address]
         if attempt.result is None:
             raise ConnectionLostError(failure.reason)

@@ -32,7 +32,7 @@ Errors in any phase:
   commit records of the next transaction without their source offsets.
 - ``TransactionLostError`` (fenced, epoch or sequence unknown, transaction timed out, batch at an unexpected offset):
   the copier discards everything since the last commit, and begins at step 1 with new connections. If batches were not
-  acknowledged in time, it then sends at most half as many bytes at once (``InFlightLimit``).
+  acknowledged in time although none had failed, it then sends at most half as many bytes at once (``InFlightLimit``).
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ def shard_id(prefix: str, shards: int, shard: int) -> str:
 class HeldUpError(TransactionLostError):
     """Some partitions got no acknowledgement in time, so the transaction they share with others cannot be committed."""
 
-    def __init__(self, late: Sequence[PartitionCopy], others: int, transactional_id: str, waited: str) -> None:
+    def __init__(
+        self, late: Sequence[PartitionCopy], others: int, transactional_id: str, waited: str, *, is_slow: bool
+    ) -> None:
         """Build the message: the first late partitions with their reasons, and the number of partitions they held up.
 
         Args:
@@ -164,6 +166,7 @@ class HeldUpError(TransactionLostError):
             others: Number of other partitions in the transaction.
             transactional_id: Transactional id of the shard.
             waited: Limit of time that has passed, such as ``for 15 s``.
+            is_slow: Whether no batch has failed: all of them only take too long.
         """
         named = "; ".join(
             f"{copy.partition_id.remote_topic}-{copy.partition_id.partition}: {copy.reason or 'no answer'}"
@@ -174,6 +177,7 @@ class HeldUpError(TransactionLostError):
             f". Other partitions of transactional id {transactional_id} that had to wait: {others}" if others else ""
         )
         super().__init__(f"records were not acknowledged {waited} ({named}{more}){held_up}")
+        self.is_slow = is_slow
 
 
 class _Phase(Enum):
@@ -456,7 +460,7 @@ class ShardTransactions:
             is_expired = now >= self._expires_at  # the target aborts the transaction
             timeout = f"within transaction.timeout.ms={self._settings.timeout_ms}"
             waited = timeout if is_expired else f"for {_CLOSING_S:g} s"
-            raise HeldUpError(late, len(others), self.transactional_id, waited)
+            raise HeldUpError(late, len(others), self.transactional_id, waited, is_slow=not failing)
         return False
 
     def _numbered(self, records: Mapping[int, Sequence[Record]]) -> PartitionWriter:

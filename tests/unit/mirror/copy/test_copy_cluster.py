@@ -137,6 +137,22 @@ def test_unreachable_broker_is_tried_again_without_blocking(rig: Rig) -> None:
     assert rig.attempts == ["h1", "h2", "h1"]
 
 
+def test_broker_is_tried_again_after_no_thread_could_be_started(rig: Rig) -> None:
+    # given
+    def no_thread(_: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rig.attempt()
+    rig.now += 5.0
+    start, rig.cluster._start = rig.cluster._start, no_thread
+    # when
+    with pytest.raises(ConnectionLostError, match="can't start new thread"):
+        rig.cluster.connection(LOST)
+    rig.cluster._start, rig.blocks_s = start, None
+    # then
+    rig.cluster.connection(LOST)
+
+
 def test_pause_after_an_attempt_in_another_thread_grows(rig: Rig) -> None:
     # given
     rig.attempt()

@@ -312,8 +312,9 @@ def test_unacknowledged_batch_loses_transaction(shard: Shard) -> None:
     shard.send()
     shard.drive(11.0, busy=True)
     reason = "records were not acknowledged within transaction.timeout.ms=60000 (A.t-0: no answer)"
-    with pytest.raises(HeldUpError, match=re.escape(reason)):
+    with pytest.raises(HeldUpError, match=re.escape(reason)) as lost:
         shard.drive(70.0, busy=True)
+    assert lost.value.is_slow
 
 
 def test_slow_link_keeps_transaction_until_its_timeout(shard: Shard, target: Target) -> None:
@@ -346,8 +347,9 @@ def test_failed_batch_keeps_transaction_while_others_are_acknowledged(shard: Sha
     shard.drive(40.0, busy=True)
     # then
     assert not shard.transactions.is_idle
-    with pytest.raises(HeldUpError, match="for 15 s"):
+    with pytest.raises(HeldUpError, match="for 15 s") as lost:
         shard.drive(41.0, busy=True)
+    assert not lost.value.is_slow, "fewer bytes in flight would not help"
 
 
 def test_retry_in_flight_counts_as_failing(shard: Shard) -> None:

@@ -49,7 +49,7 @@ help:
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples, and make orders'
-	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways; threads that begin late, and those of others; time slices that are used up'
+	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways; threads that begin late, and those of others; time slices that are used up; processes that stand still'
 	@echo 'make kafka-release RELEASE=4.5.0   compare a release of Apache Kafka with the recorded answers'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
@@ -151,7 +151,7 @@ orders: setup
 	for reverse in '' ' --reverse'; do \
 		$(WITH_ALL_TOOLS) pytest -q --long --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
 		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \
-	for plugin in late_threads other_threads short_slices; do \
+	for plugin in late_threads other_threads short_slices paused_processes; do \
 		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) -p tests.support.$$plugin $(PYTEST_FLAGS) || \
 		failed="$$failed $$plugin"; done; \
 	test -z "$$failed" || { echo "Tests failed with these seeds:$$failed"; exit 1; }

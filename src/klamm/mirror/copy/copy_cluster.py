@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -34,36 +35,31 @@ class _Failure(NamedTuple):
 
 
 class _Attempt:
-    """Attempt to open a connection in a thread of its own, because it may block."""
+    """Attempt to reach an unreachable broker again, in a thread of its own."""
 
     def __init__(self, open_now: Callable[[], Connection], clock: Callable[[], float]) -> None:
         self._open = open_now
         self._clock = clock
         self.began = self.ended = clock()
-        self.result: Connection | ConnectionLostError | None = None
-        """New connection, or why there is none. None: the attempt is in progress."""
-        self.is_unwanted = False
-        """Whether the cluster was closed, so that nobody takes the connection."""
+        self.connection: Future[Connection] = Future()
+        """New connection. Fails with ``ConnectionLostError``."""
 
     def run(self) -> None:
         """Open the connection. Blocks."""
-        result: Connection | ConnectionLostError
         try:
-            result = self._open()
-        except ConnectionLostError as error:
-            result = error
-        except Exception as error:  # noqa: BLE001 - such as of a token provider
-            result = ConnectionLostError(f"{type(error).__name__}: {error}")
-        self.ended = self._clock()
-        self.result = result
-        if self.is_unwanted:
-            self.drop()
+            opened = self._open()
+        except Exception as error:  # noqa: BLE001 - also those of a token provider
+            self.ended = self._clock()
+            is_lost = isinstance(error, ConnectionLostError)
+            self.connection.set_exception(error if is_lost else ConnectionLostError(f"{type(error).__name__}: {error}"))
+        else:
+            self.connection.set_result(opened)
 
-    def drop(self) -> None:
-        """Close the connection, if it is open, or as soon as it is."""
-        self.is_unwanted = True
-        if self.result is not None and not isinstance(self.result, ConnectionLostError):
-            self.result.close()
+
+def _close_opened(attempt: Future[Connection]) -> None:
+    """Close the connection of an attempt that has succeeded."""
+    if attempt.exception() is None:
+        attempt.result().close()
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -125,23 +121,28 @@ class CopyCluster(Cluster):
         if address not in self._attempts:
             if self._clock() < failure.retry_at:
                 raise ConnectionLostError(failure.reason)
-            # The responses of a login are too small to be taken from the pool, which is confined to this thread.
-            self._attempts[address] = _Attempt(partial(self._open, *address), self._clock)
-            try:
-                self._start(self._attempts[address].run)
-            except RuntimeError as error:  # no thread can be started
-                del self._attempts[address]
-                raise ConnectionLostError(f"{failure.reason}; {error}") from error
+            self._begin_attempt(address, failure)
         attempt = self._attempts[address]
-        if attempt.result is None:
+        if not attempt.connection.done():
             raise ConnectionLostError(failure.reason)
         del self._attempts[address]
-        if isinstance(attempt.result, ConnectionLostError):
-            self._failed(address, attempt.began, attempt.ended, attempt.result)
-            raise attempt.result
+        try:
+            opened = attempt.connection.result()
+        except ConnectionLostError as error:
+            self._failed(address, attempt.began, attempt.ended, error)
+            raise
         del self._failures[address]
-        self._connections[node_id, lane] = attempt.result
-        return attempt.result
+        self._connections[node_id, lane] = opened
+        return opened
+
+    def _begin_attempt(self, address: tuple[str, int], failure: _Failure) -> None:
+        # The responses of a login are too small to be taken from the pool, which is confined to this thread.
+        attempt = _Attempt(partial(self._open, *address), self._clock)
+        try:
+            self._start(attempt.run)
+        except RuntimeError as error:  # no thread can be started
+            raise ConnectionLostError(f"{failure.reason}; {error}") from error
+        self._attempts[address] = attempt
 
     def _failed(self, address: tuple[str, int], began: float, ended: float, error: ConnectionLostError) -> None:
         """Pause the attempts to reach a broker."""
@@ -154,5 +155,5 @@ class CopyCluster(Cluster):
         """Close all connections, also those that are being opened."""
         super().close()
         for attempt in self._attempts.values():
-            attempt.drop()
+            attempt.connection.add_done_callback(_close_opened)
         self._attempts.clear()

@@ -223,14 +223,15 @@ class Flusher:
                     await to_its_end(asyncio.ensure_future(asyncio.wait(running)))
             finally:
                 for item in items:
-                    if isinstance(item.error, FsyncError) and item.log.failure is None:
-                        self.failures += 1
+                    if isinstance(item.error, FsyncError):
                         self.take_offline(item.log, item.error)
         for work in running:
             work.result()
 
     def take_offline(self, log: PartitionLog, error: OSError) -> None:
-        """Stop serving a log after a disk error, and count it as offline."""
+        """Stop serving a log after a disk error, and count it as offline. A failed fsync is counted, too."""
+        if isinstance(error, FsyncError) and log.failure is None:
+            self.failures += 1
         log.take_offline(error)
         if not log.is_deleted:
             self._offline.setdefault(log.topic_id, set()).add(log.partition)

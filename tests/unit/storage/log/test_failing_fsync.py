@@ -122,7 +122,7 @@ async def test_failed_fsync_while_recovery_state_is_saved_takes_the_log_offline(
     await crashable.manager.flush(crashable.log)
     monkeypatch.setattr(type(crashable.log), "save_recovery_state", fail)
     await crashable.manager.checkpoint()
-    assert crashable.manager.offline_count == 1
+    assert (crashable.manager.offline_count, crashable.manager.flush_failures) == (1, 1)
 
 
 async def test_failed_flush_of_cancelled_request_takes_the_log_offline(crashable: CrashableLogs, disk: Disk) -> None:

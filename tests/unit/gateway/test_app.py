@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-async def test_upstream_that_is_slow_to_answer_is_reached_at_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_reaches_slow_upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     needed_ms = 6_000
     limits_ms: list[int] = []

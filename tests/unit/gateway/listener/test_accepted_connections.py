@@ -117,7 +117,7 @@ async def test_upstream_connection_is_opened_once_the_client_has_sent_a_byte(
 @pytest.mark.parametrize(
     ("limit", "needs_login", "reason"), [("STUCK_S", False, "waiting"), ("ENDED_S", True, "login")]
 )
-async def test_connection_on_which_a_client_sends_nothing_is_closed(
+async def test_silent_client_is_disconnected(
     limit: str, needs_login: bool, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Entrance:

@@ -172,7 +172,7 @@ def test_pause_after_an_attempt_in_another_thread_grows(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-def test_connection_that_nobody_takes_is_closed(rig: Rig, is_late: bool) -> None:
+def test_closed_cluster_closes_connection_of_attempt_in_progress(rig: Rig, is_late: bool) -> None:
     # given
     rig.attempt()
     rig.now += 5.0

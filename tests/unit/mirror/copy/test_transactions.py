@@ -332,7 +332,7 @@ def test_slow_link_keeps_transaction_until_its_timeout(shard: Shard, target: Tar
     assert shard.copies[0].committed_offset == 3
 
 
-def test_failed_batch_keeps_transaction_while_others_are_acknowledged(shard: Shard) -> None:
+def test_acknowledgements_keep_transaction_with_failed_batch_open(shard: Shard) -> None:
     # given
     for number in (0, 1):
         shard.fetch(number)

@@ -354,9 +354,8 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     index = log.segments.index(group[0])
     log.forget_positions()
     try:
-        put_away = segment_swap.take_places(log.directory, disk)
-        for segment in group:
-            segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
+        renamed = segment_swap.take_places(log.directory, disk)
+        put_away = [file for segment in group for file in segment.put_away(renamed)]
         new = log.segment_at(group[0].base_offset, created_ms=max(segment.modified_ms for segment in group))
     except segment_swap.UndoneError:
         raise  # the old segments are still valid

@@ -223,6 +223,11 @@ class LogFile:
     def rename(self, path: Path) -> None:
         """Rename the file. An existing file at ``path`` is replaced."""
         os.replace(self._name, path)
+        self.moved_to(path)
+
+    def moved_to(self, path: Path) -> None:
+        """Record that the file was renamed. The next use opens it by its new name."""
+        self.close()
         self._name, self._size = str(path), None
 
     def remove(self) -> None:
@@ -289,8 +294,8 @@ def write_atomically(path: Path, text: str, *, durable: bool) -> None:
 class LogRange:
     """Whole batches of one segment, read from disk only when they are sent. Used on the event loop only.
 
-    A range stays readable while its segment is part of the log, and after retention has removed the segment until
-    ``file.delete.delay.ms`` is over. It fails once the segment was compacted or its topic was deleted.
+    A range stays readable while its segment is part of the log, and after retention or compaction has removed the
+    segment until ``file.delete.delay.ms`` is over. It fails once its topic was deleted.
     """
 
     __slots__ = ("_file", "_position", "_size", "end_offset")

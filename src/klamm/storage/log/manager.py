@@ -8,7 +8,7 @@ import json
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.clock import wall_clock_ms
 from klamm.storage.descriptors import EXHAUSTED, FLUSH_THREADS, LENT, SPARE
@@ -37,7 +37,6 @@ from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, FsyncError, fsyn
 from klamm.storage.log.flusher import Flusher, RecoveryState, in_parts, to_its_end
 from klamm.storage.log.housekeeping import ErrorReports, Housekeeper, with_pauses
 from klamm.storage.log.recovery import open_partition
-from klamm.storage.log.segment import RetiredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,6 +55,13 @@ _RENAMED_AT_ONCE: Final = 32
 """Directories of a deleted topic, or old segments, that are renamed before other requests are served. Takes some
 milliseconds."""
 _END_OF_TIME: Final = 2**63
+
+
+class _RetiredDirectory(NamedTuple):
+    """A renamed directory, and the time of its removal in milliseconds since the epoch."""
+
+    due_ms: int
+    path: Path
 
 
 class _Topic:
@@ -115,8 +121,8 @@ class LogManager:
         self._compacted = read_offsets(data_dir / CLEANER_OFFSETS)
         self._directories: set[str] = set()
         self._epoch = ConfigEpoch()
-        self._retired: list[RetiredFile] = []
-        self._strays: list[RetiredFile] = []
+        self._retired: list[_RetiredDirectory] = []
+        self._strays: list[_RetiredDirectory] = []
         self._checkpointing = asyncio.Lock()
         self._creations: dict[str, asyncio.Future[Sequence[PartitionLog]]] = {}
         """Directories that threads are creating, by name."""
@@ -146,9 +152,9 @@ class LogManager:
     def _scan(self) -> None:
         for path in self._data_dir.iterdir():
             if path.name.endswith(DELETED):
-                self._retired.append(RetiredFile(0, path))
+                self._retired.append(_RetiredDirectory(0, path))
             elif path.name.endswith(STRAY):
-                self._strays.append(RetiredFile(stray_since_ms(path) + STRAY_RETENTION_MS, path))
+                self._strays.append(_RetiredDirectory(stray_since_ms(path) + STRAY_RETENTION_MS, path))
             elif "-" in path.name and path.is_dir():
                 self._directories.add(path.name)
         checkpointed = {*self._recovery_points, *self._start_offsets, *self._compacted}
@@ -368,7 +374,7 @@ class LogManager:
         due_ms = self._now_ms() + config.file_delete_delay_ms
         try:
             if directory.exists() and read_topic_id(directory) in {topic_id, None}:
-                self._retired.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
+                self._retired.append(_RetiredDirectory(due_ms, self._put_aside(directory, DELETED)))
         except OSError as error:
             logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
 
@@ -379,7 +385,7 @@ class LogManager:
         except OSError as error:
             logger.error("%s belongs to no topic and cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
         else:
-            self._strays.append(RetiredFile(self._now_ms() + STRAY_RETENTION_MS, target))
+            self._strays.append(_RetiredDirectory(self._now_ms() + STRAY_RETENTION_MS, target))
             logger.warning(
                 "%s belongs to no topic: renamed to %s, to be removed in %d days",
                 directory,
@@ -658,11 +664,11 @@ class LogManager:
             now_ms: Time that decides which files are due, in milliseconds since the epoch; None for the broker's clock.
                 Strays always use the broker's clock.
         """
-        due = [file.path for file in self._strays if file.due_ms <= self._now_ms()]
-        self._strays = [file for file in self._strays if file.path not in due]
+        due = [retired.path for retired in self._strays if retired.due_ms <= self._now_ms()]
+        self._strays = [retired for retired in self._strays if retired.path not in due]
         now_ms = self._now_ms() if now_ms is None else now_ms
-        due += [file.path for file in self._retired if file.due_ms <= now_ms]
-        self._retired = [file for file in self._retired if file.due_ms > now_ms]
+        due += [retired.path for retired in self._retired if retired.due_ms <= now_ms]
+        self._retired = [retired for retired in self._retired if retired.due_ms > now_ms]
         async for log in with_pauses(self.loaded()):
             if log.retired:
                 due += log.take_retired(now_ms)

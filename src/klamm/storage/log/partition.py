@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from klamm.storage.log.config import LogConfig
     from klamm.storage.log.directories import LeaderEpochs
-    from klamm.storage.log.files import FilePool
+    from klamm.storage.log.files import FilePool, LogFile
     from klamm.storage.log.producers import ProducerStates
 
 logger = logging.getLogger(__name__)
@@ -444,17 +444,19 @@ class PartitionLog:
         self.retire_files(segment.retire())
         self.doomed.remove(segment)
 
-    def retire_files(self, paths: Sequence[Path]) -> None:
+    def retire_files(self, files: Sequence[LogFile]) -> None:
         """Schedule the removal of renamed files after ``file.delete.delay.ms``. A restart removes them as well."""
         due_ms = self._now_ms() + self.config.file_delete_delay_ms
-        self.retired.extend(RetiredFile(due_ms, path) for path in paths)
+        self.retired.extend(RetiredFile(due_ms, file) for file in files)
 
     def take_retired(self, now_ms: int) -> list[Path]:
-        """Remove and return the files whose delay is over, for a thread to delete."""
-        due = [file.path for file in self.retired if file.due_ms <= now_ms]
+        """Close the files whose delay is over, and return their paths for a thread to delete."""
+        due = [retired.file for retired in self.retired if retired.due_ms <= now_ms]
         if due:
-            self.retired = [file for file in self.retired if file.due_ms > now_ms]
-        return due
+            self.retired = [retired for retired in self.retired if retired.due_ms > now_ms]
+        for file in due:
+            file.give_up()  # an open descriptor would keep the space on the disk
+        return [file.path for file in due]
 
     # -- durability and close
 
@@ -564,6 +566,8 @@ class PartitionLog:
         """Close all files for good, and end all waits."""
         for segment in (*self.segments, *self.doomed):
             segment.give_up()
+        for retired in self.retired:
+            retired.file.give_up()
         self.end_waiting()
 
     def end_waiting(self) -> None:

@@ -287,7 +287,17 @@ class RetiredFile(NamedTuple):
     """A renamed file, and the time of its removal in milliseconds since the epoch."""
 
     due_ms: int
-    path: Path
+    file: LogFile
+
+
+def deleted_path(path: Path) -> Path:
+    """Return an unused name for a file that no longer belongs to the log. Responses may still read an earlier one."""
+    target = path.with_name(path.name + DELETED)
+    number = 0
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.{number}{DELETED}")
+    return target
 
 
 class LogSegment:
@@ -475,22 +485,35 @@ class LogSegment:
         with suppress(OSError):  # the disk is full: the next start rebuilds them
             self.seal()
 
-    def retire(self) -> list[Path]:
-        """Rename the files so that they no longer belong to the log. Return the new paths; a restart removes them.
+    def retire(self) -> list[LogFile]:
+        """Rename the files so that they no longer belong to the log, and return them. A restart removes them.
 
         Raises:
             OSError: A file cannot be renamed.
         """
-        paths = []
+        files = []
         for file in self.files:
-            file.close()
-            path = file.path.with_name(file.path.name + DELETED)
             try:
-                file.rename(path)
+                file.rename(deleted_path(file.path))
             except FileNotFoundError:
                 continue
-            paths.append(path)
-        return paths
+            files.append(file)
+        return files
+
+    def put_away(self, renamed: Mapping[Path, Path]) -> list[LogFile]:
+        """Follow the files to the names that a compaction gave them, and return them.
+
+        Args:
+            renamed: New path of each file by its former one. A file that is not listed did not exist.
+        """
+        files = []
+        for file in self.files:
+            if file.path in renamed:
+                file.moved_to(renamed[file.path])
+                files.append(file)
+            else:
+                file.give_up()  # another file may have its name now
+        return files
 
     def remove(self) -> None:
         """Delete the files."""

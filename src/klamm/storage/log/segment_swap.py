@@ -25,7 +25,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from klamm.storage.log.files import fsync_path
-from klamm.storage.log.segment import ABORTED_SUFFIX, DELETED
+from klamm.storage.log.segment import ABORTED_SUFFIX, deleted_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,11 +87,11 @@ def decide(directory: Path, bases: Sequence[int], disk: Disk = DISK) -> None:
     disk.fsync(directory)
 
 
-def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
+def take_places(directory: Path, disk: Disk = DISK) -> dict[Path, Path]:
     """Rename the old files, and move the new ones into the partition directory. Completed steps are skipped.
 
     Returns:
-        The new paths of the old files.
+        The new path of each old file by its former one.
 
     Raises:
         UndoneError: A file operation failed. Files that this call had renamed have their old names again.
@@ -107,7 +107,7 @@ def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
             # Indexes before their log file: a log file without indexes gets them rebuilt, but an index must not stay
             # behind for the new log file.
             old += [first + suffix for suffix in (*_INDEXES, _LOG)]
-        renames = [(directory / name, directory / (name + DELETED)) for name in old]
+        renames = [(directory / name, deleted_path(directory / name)) for name in old]
         renames += [(ready / (first + suffix), directory / (first + suffix)) for suffix in (_LOG, *_INDEXES)]
         for path, target in renames:
             if path.exists():
@@ -117,7 +117,7 @@ def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
         for path, target in reversed(renamed):
             disk.rename(target, path)
         raise UndoneError(error.errno, error.strerror, error.filename) from error
-    return [target for _, target in renamed if target.name.endswith(DELETED)]
+    return {path: target for path, target in renamed if path.parent == directory}
 
 
 def settle(directory: Path, disk: Disk = DISK) -> None:

@@ -14,6 +14,7 @@ import pytest
 from klamm.broker.fetch import sessions
 from klamm.broker.fetch.sessions import EVICTION_MS, named_partitions
 from klamm.broker.handlers.api_001_fetch import ROUTE, handle
+from klamm.broker.requests.fetch_lookup import FetchLookup
 from klamm.configs.names import MAX_TOPIC_NAME_LENGTH
 from klamm.configs.quotas import QuotaLimit
 from klamm.protocol.codec import decode, encode
@@ -23,6 +24,7 @@ from klamm.server.fetch_response import FetchedBody, PartitionRead
 from klamm.server.quotas.throttles import Throttles
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.log import LogRange
+from klamm.storage.log.cleaner import compact
 from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined, opened
 from tests.support.logs import batch, records_in
 
@@ -147,6 +149,31 @@ def test_rest_of_large_response_is_read_when_it_is_sent(broker: DataPath, isolat
     assert kinds == {0: (LogRange, 8 * size), 1: (bytes, 4 * size)}
     answer = decode(FetchResponse, 12, joined(body.buffers(12)))
     assert len(returned_records(answer)) == 12
+
+
+async def test_records_found_before_a_compaction_are_returned_after_it(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of many partitions pauses between its lookup and its reads."""
+    # given
+    broker.configs.update({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    log = broker.log()
+    for value in ("old", "new"):
+        log.append(batch(value))
+        log.roll()
+    find = FetchLookup.find
+
+    async def find_and_pause(lookup: FetchLookup) -> None:
+        await find(lookup)
+        assert await compact(log, broker.clock.now_ms) > 0
+
+    monkeypatch.setattr(FetchLookup, "find", find_and_pause)
+    # when
+    response = await broker.call(ROUTE, request(partition()), FetchResponse, 18)
+    # then
+    assert response is not None
+    assert [item.error_code for item in response.responses[0].partitions] == [ErrorCode.NONE]
+    assert returned_records(response)[0] == (0, 0)
 
 
 def test_partitions_rotate_under_a_small_limit(broker: DataPath) -> None:

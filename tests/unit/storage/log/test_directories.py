@@ -17,6 +17,7 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogManager, delete_records
 from klamm.storage.log.directories import STRAY_RETENTION_MS, read_topic_id, write_topic_id
+from klamm.storage.log.files import LogFile
 from tests.support.logs import TOPIC_ID, CrashableLogs, batch, open_count, read_all
 
 OTHER_ID = UUID(int=8)
@@ -390,7 +391,7 @@ def test_undeletable_file_does_not_block_others(tmp_path: Path, caplog: pytest.L
     crashable.log.append(batch("x"))
     (tmp_path / "t-0" / "stuck").mkdir()
     (tmp_path / "t-0" / "gone").touch()
-    crashable.log.retire_files([tmp_path / "t-0" / "stuck", tmp_path / "t-0" / "gone"])
+    crashable.log.retire_files([LogFile(crashable.pool, tmp_path / "t-0" / name) for name in ("stuck", "gone")])
 
     asyncio.run(crashable.manager.remove_retired())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +17,7 @@ from klamm.storage.log.files import FilePool, LogFile
 from tests.support.logs import TOPIC_ID, CrashableLogs, batch
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
 
@@ -51,36 +52,79 @@ def test_range_outlives_its_descriptor_and_later_appends(tmp_path: Path) -> None
     assert item.read() == whole
 
 
-def test_range_stays_readable_after_retention_until_file_deletion(tmp_path: Path) -> None:
-    crashable = filled(tmp_path, file_delete_delay_ms="60000")
-    item, whole = range_with_bytes(crashable)
+async def removed_by_retention(crashable: CrashableLogs) -> None:
     delete_records(crashable.log, 6)
-    asyncio.run(crashable.manager.checkpoint())
+    await crashable.manager.checkpoint()
+
+
+async def removed_by_compaction(crashable: CrashableLogs) -> None:
+    await compact(crashable.log, crashable.clock.now_ms)
+
+
+@pytest.mark.parametrize("remove", [removed_by_retention, removed_by_compaction])
+async def test_range_of_a_removed_segment_stays_readable_until_file_deletion(
+    tmp_path: Path, remove: Callable[[CrashableLogs], Awaitable[None]]
+) -> None:
+    # given
+    crashable = filled(tmp_path, file_delete_delay_ms="60000", cleanup_policy="compact")
+    item, whole = range_with_bytes(crashable)
+    # when
+    await remove(crashable)
+    # then
+    assert crashable.log.read(crashable.log.log_start_offset, 1 << 20) != whole
     assert item.read() == whole
+    # when
     crashable.clock.now_ms += 60_000
-    asyncio.run(crashable.manager.remove_retired())
-    crashable.pool.close()
+    await crashable.manager.remove_retired()
+    # then
     with pytest.raises(StorageError):
         item.read()
+    assert not list(deleted_files_held_open(tmp_path))
 
 
-def test_range_of_a_compacted_segment_fails(tmp_path: Path) -> None:
+async def test_ranges_of_segments_with_the_same_offset_stay_apart(tmp_path: Path) -> None:
+    """Each compaction replaces the segment at offset 0, and each range is read again after the others."""
+    # given
+    crashable = filled(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    held = [range_with_bytes(crashable)]
+    # when
+    for number in range(4):
+        await compact(crashable.log, crashable.clock.now_ms)
+        held.append(range_with_bytes(crashable))
+        crashable.log.append(batch(f"newer-{number}"))
+        crashable.log.roll()
+    await removed_by_retention(crashable)
+    # then
+    assert len({whole for _, whole in held}) == len(held)
+    assert [item.read() for item, _ in held] == [whole for _, whole in held]
+
+
+def deleted_files_held_open(directory: Path) -> Iterator[str]:
+    """Yield the deleted files in a directory whose space an open descriptor of this process still holds."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the descriptor of the listing
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            if target.startswith(str(directory)) and target.endswith("(deleted)"):
+                yield target
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_range_of_a_deleted_topic_fails(tmp_path: Path, is_compacted: bool) -> None:
+    """It must not read the files of a later topic with the same name."""
+    # given
     crashable = filled(tmp_path, cleanup_policy="compact")
     item, _ = range_with_bytes(crashable)
-    asyncio.run(compact(crashable.log, crashable.clock.now_ms))
-    assert len(crashable.log.read(0, 1 << 20)) < len(item)
-    with pytest.raises(StorageError):
-        item.read()
-
-
-def test_range_of_a_deleted_topic_fails(tmp_path: Path) -> None:
-    crashable = filled(tmp_path)
-    item, _ = range_with_bytes(crashable)
+    if is_compacted:
+        await removed_by_compaction(crashable)
+    directory = crashable.data_dir / "t-0"
+    files = list(directory.iterdir())
+    # when
     crashable.manager.delete_topic(TOPIC_ID)
-    for file in (crashable.data_dir / "t-0").glob("*"):
-        pytest.fail(f"{file} is still there")
-    (crashable.data_dir / "t-0").mkdir()
-    (crashable.data_dir / "t-0" / "00000000000000000000.log").write_bytes(bytes(10_000))
+    # then
+    assert not directory.exists()
+    directory.mkdir()
+    for file in files:
+        file.write_bytes(bytes(10_000))
     with pytest.raises(StorageError):
         item.read()
 

@@ -141,15 +141,21 @@ def test_failed_rename_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     crashable = filled(tmp_path, 8, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
     apply_retention(crashable.log, NOON_MS)
     first, second = crashable.log.doomed
-    (tmp_path / "t-0" / f"{first.file.path.name}.deleted").mkdir()
+    rename = LogFile.rename
 
-    asyncio.run(crashable.manager.checkpoint())
+    def stuck(file: LogFile, path: Path) -> None:
+        if file is first.file:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(file, path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(LogFile, "rename", stuck)
+        asyncio.run(crashable.manager.checkpoint())
     assert crashable.log.doomed == [first]
-    (tmp_path / "t-0" / f"{first.file.path.name}.deleted").rmdir()
     asyncio.run(crashable.manager.checkpoint())
 
     assert crashable.log.doomed == []
-    assert {file.path.name for file in crashable.log.retired} >= {
+    assert {retired.file.path.name for retired in crashable.log.retired} >= {
         f"{0:020d}.log.deleted",
         f"{second.base_offset:020d}.log.deleted",
     }

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def crashable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CrashableLogs:
     """Return a log whose newest record follows 50 older ones with the same timestamp and key."""
     monkeypatch.setattr(timestamps, "_HEADS_AT_ONCE", 10)
-    crashable = CrashableLogs(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    crashable = CrashableLogs(
+        tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", file_delete_delay_ms="0"
+    )
     for _ in range(50):
         crashable.log.append(batch("old"))
     crashable.log.append(batch("new", key=b"other", at=NOON_MS + 5))
@@ -36,7 +38,7 @@ async def test_long_search_lets_other_tasks_run(crashable: CrashableLogs) -> Non
     assert (await search).offset == 50
 
 
-async def test_search_starts_again_when_compaction_replaces_the_segment(
+async def test_search_starts_again_when_its_segment_is_removed(
     crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashable.log.roll()
@@ -46,6 +48,7 @@ async def test_search_starts_again_when_compaction_replaces_the_segment(
     async def compact_once(_: float) -> None:
         monkeypatch.setattr(asyncio, "sleep", sleep)
         saved.append(await compact(crashable.log, NOON_MS))
+        await crashable.manager.remove_retired()
 
     replace_for_this_thread(monkeypatch, asyncio, "sleep", compact_once)
     found = await offset_for_timestamp(crashable.log, NOON_MS + 1)
@@ -55,7 +58,7 @@ async def test_search_starts_again_when_compaction_replaces_the_segment(
     assert (found.offset, found.timestamp) == (50, NOON_MS + 5)
 
 
-async def test_search_starts_again_when_the_segment_is_replaced_while_a_batch_is_searched(
+async def test_search_starts_again_when_its_segment_is_removed_while_a_batch_is_searched(
     crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashable.log.append(batch("newest", key=b"third", at=NOON_MS + 6))
@@ -65,6 +68,7 @@ async def test_search_starts_again_when_the_segment_is_replaced_while_a_batch_is
     async def compact_once(*_: object) -> None:
         monkeypatch.setattr(timestamps, "_in_batch", search)
         await compact(crashable.log, NOON_MS)
+        await crashable.manager.remove_retired()
 
     monkeypatch.setattr(timestamps, "_in_batch", compact_once)
     assert (await offset_for_timestamp(crashable.log, NOON_MS + 1)).offset == 50

@@ -6,7 +6,8 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin import ConfigResource, ConfigSource, TopicPartition
+from klamm.admin import ConfigResource, TopicPartition
+from klamm.admin.types import own_source
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.configs.quotas import entity_text, quota_text
@@ -28,7 +29,7 @@ from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existin
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from klamm.admin import AdminClient, ConfigEntry, PartitionReassignment, TopicDescription
+    from klamm.admin import AdminClient, ConfigEntry, ConfigSource, PartitionReassignment, TopicDescription
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.kafka_client.pool.calls import Outcome
 
@@ -104,13 +105,13 @@ def _with_configs(
             keys_of |= {name: None for name, topic in listed.items() if not topic.is_internal and not is_internal(name)}
     elif is_whole:
         keys_of |= dict.fromkeys(_listed(admin, kind))
-    resources = {name: _resource(kind, name) for name in keys_of}
+    resources = {name: config_resource(ResourceKey(kind, name)) for name in keys_of}
     keys = {resources[name]: None if keys is None else list(keys) for name, keys in keys_of.items()}
     configs = admin.describe_configs(keys, include_synonyms=True).values()
     topics = _topics(admin, list(keys_of)) if kind is Kind.TOPIC else {}
     with_configs = {}
     for name, resource in resources.items():
-        existing = _existing(kind, name, configs[resource], topics.get(name), is_complete=keys_of[name] is None)
+        existing = _existing(resource, configs[resource], topics.get(name), is_complete=keys_of[name] is None)
         if existing is not None:
             with_configs[name] = existing
     return with_configs
@@ -124,12 +125,8 @@ def _listed(admin: AdminClient, kind: Kind) -> Iterable[str]:
 
 def config_resource(key: ResourceKey) -> ConfigResource:
     """Return the resource of Kafka's config APIs for a key of a kind in ``CONFIG_KINDS``."""
-    return _resource(key.kind, key.name)
-
-
-def _resource(kind: Kind, name: str) -> ConfigResource:
-    is_default = kind is Kind.BROKER and name == DEFAULT_BROKER
-    return ConfigResource(CONFIG_KINDS[kind].resource_type, "" if is_default else name)
+    is_default = key == (Kind.BROKER, DEFAULT_BROKER)
+    return ConfigResource(CONFIG_KINDS[key.kind].resource_type, "" if is_default else key.name)
 
 
 Topic: TypeAlias = "tuple[Outcome[TopicDescription], Mapping[TopicPartition, PartitionReassignment] | None]"
@@ -148,15 +145,19 @@ def _topics(admin: AdminClient, names: Collection[str]) -> dict[str, Topic]:
 
 
 def _existing(
-    kind: Kind, name: str, configs: Outcome[Mapping[str, ConfigEntry]], topic: Topic | None, *, is_complete: bool
+    resource: ConfigResource,
+    configs: Outcome[Mapping[str, ConfigEntry]],
+    topic: Topic | None,
+    *,
+    is_complete: bool,
 ) -> Existing | None:
-    own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if name == DEFAULT_BROKER else CONFIG_KINDS[kind].own_source
+    own = own_source(resource)
     try:
         entries = configs.result()
         values = {entry.name: _value(entry, own) for entry in entries.values()}
         if topic is None:
             return Existing(values=values, is_complete=is_complete)
-        replicas, is_moving = _replicas(name, topic[0].result(), topic[1])
+        replicas, is_moving = _replicas(resource.name, topic[0].result(), topic[1])
     except UnknownTopicOrPartitionError:
         return None  # deleted since it was listed
     except CLUSTER_ERRORS as error:
@@ -185,7 +186,7 @@ def _replicas(
     return tuple(replicas), is_moving
 
 
-def _value(entry: ConfigEntry, own: ConfigSource) -> CurrentValue:
+def _value(entry: ConfigEntry, own: ConfigSource | None) -> CurrentValue:
     inherited = next((synonym for synonym in entry.synonyms if synonym.source is not own), None)
     return CurrentValue(
         value=entry.value,

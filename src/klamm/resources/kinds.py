@@ -29,7 +29,7 @@ from klamm.configs.quotas import (
     REQUEST_PERCENTAGE,
 )
 from klamm.policy.rule import ACTIONS
-from klamm.protocol.types import ConfigSource, ResourceType
+from klamm.protocol.types import ResourceType
 from klamm.resources.model import Kind
 from klamm.resources.shapes import resolved
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
@@ -46,19 +46,15 @@ class ConfigKind(NamedTuple):
     """Kind whose keys are configs of DescribeConfigs and IncrementalAlterConfigs."""
 
     resource_type: ResourceType
-    own_source: ConfigSource
-    """Source of the values that are set on a resource itself. Defaults of all brokers have another one."""
     table: Callable[[], ConfigTable]
     """Configs of Kafka 4.4."""
 
 
 CONFIG_KINDS: Final[Mapping[Kind, ConfigKind]] = {
-    Kind.TOPIC: ConfigKind(ResourceType.TOPIC, ConfigSource.DYNAMIC_TOPIC_CONFIG, topic_configs),
-    Kind.BROKER: ConfigKind(ResourceType.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG, broker_configs),
-    Kind.GROUP: ConfigKind(ResourceType.GROUP, ConfigSource.GROUP_CONFIG, group_configs),
-    Kind.CLIENT_METRICS: ConfigKind(
-        ResourceType.CLIENT_METRICS, ConfigSource.CLIENT_METRICS_CONFIG, client_metrics_configs
-    ),
+    Kind.TOPIC: ConfigKind(ResourceType.TOPIC, topic_configs),
+    Kind.BROKER: ConfigKind(ResourceType.BROKER, broker_configs),
+    Kind.GROUP: ConfigKind(ResourceType.GROUP, group_configs),
+    Kind.CLIENT_METRICS: ConfigKind(ResourceType.CLIENT_METRICS, client_metrics_configs),
 }
 STATE: Final = "state"
 BROKER_DEFAULT_NUMBER: Final = -1

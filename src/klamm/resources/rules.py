@@ -20,9 +20,10 @@ from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.decision import TWICE
 from klamm.properties import SettingsError
 from klamm.protocol.errors import PolicyViolationError
+from klamm.resources.cluster import config_resource
 from klamm.resources.execute import ChangeOutcomes
 from klamm.resources.kinds import CONFIG_KINDS
-from klamm.resources.model import DEFAULT_BROKER, NUMBERS, Existing, Kind, Mark
+from klamm.resources.model import NUMBERS, Existing, Kind, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,10 +137,11 @@ class RulesFile:
                     **who,
                 )
             if new or removed:
+                resource = config_resource(diff.key)
                 result = {key: value for key, value in {**before, **new}.items() if value is not None}
                 yield AlterConfigDetails(
-                    CONFIG_KINDS[kind].resource_type.name,
-                    "" if name == DEFAULT_BROKER else name,
+                    resource.type.name,
+                    resource.name,
                     {**new, **dict.fromkeys(removed)},
                     {key: value for key, value in result.items() if key not in removed},
                     removed=frozenset(removed),

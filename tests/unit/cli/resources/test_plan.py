@@ -13,6 +13,7 @@ from klamm.admin import AdminClient, NewTopic
 from klamm.cli.profiles import find_profile
 from klamm.properties import SettingsError
 from klamm.protocol.errors import TopicAuthorizationError
+from klamm.resources.kinds import KIND_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,6 +177,41 @@ def test_rules_denial_is_shown_in_markdown_plan(run: Run, address: str, tmp_path
     assert "- ! topic small.a: " in out
     assert "Rule 'sizes'" in err
     assert run("plan", str(file), "--offline", "--rules", str(rules))[0] == 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("section", "config"),
+    [
+        ("topics", "retention.ms: 5000"),
+        ("groups", "consumer.session.timeout.ms: 46000"),
+        ("client_metrics", "interval.ms: 5000"),
+    ],
+)
+def test_resource_named_default_is_managed_like_others(
+    run: Run, address: str, section: str, config: str, tmp_path: Path
+) -> None:
+    """Only among the brokers is it the name of what holds for all of them."""
+    # given
+    file, exported, absent, rules = (tmp_path / f"{name}.yaml" for name in ("file", "exported", "absent", "rules"))
+    file.write_text(f"{section}: {{default: {{configs: {{{config}}}}}}}")
+    absent.write_text(f"{section}: {{default: {{state: absent}}}}")
+    rules.write_text("rules:\n  - {name: short, topics: default, configs: {retention.ms: {max: 1000}}}\n")
+    at = ("--bootstrap-server", address)
+    assert run("apply", str(file), *at)[0] == 0
+    # when
+    assert run("export", str(exported), *at, "--kind", KIND_OF[section])[0] == 0
+    # then
+    assert f"  default:\n    configs:\n      {config}\n" in exported.read_text().replace(
+        "    partitions: 1\n    replication_factor: 1\n", ""
+    )
+    assert run("plan", str(exported), *at, "--check", "--prune-configs")[0] == 0
+    # and: a change of it, not of the defaults, is what rules see
+    file.write_text(file.read_text().replace("000", "001"))
+    assert ("Rule 'short'" in run("plan", str(file), *at, "--rules", str(rules))[2]) is (section == "topics")
+    # and
+    assert run("apply", str(absent), *at)[0] == 0
+    assert run("plan", str(exported), *at, "--check")[0] == 3
 
 
 CORRECTING = """rules:

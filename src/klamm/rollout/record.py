@@ -309,7 +309,7 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
     restored: dict[str, dict[str, str | None]] = {}
     left_alone: list[str] = []
     for entity, key, old in _entries(record.before):
-        written = [wave.settings[entity][key] for wave in _waves_so_far(record) if key in wave.settings.get(entity, {})]
+        written = _written(record, entity, key)
         if not written:
             continue
         if entity not in current:
@@ -325,11 +325,47 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
                 plain = key.removeprefix(PREFIX)
                 restored[entity].setdefault(plain, current[entity].get(plain))
         else:
-            left_alone.append(
-                f"{entity}: {key} is {_text(value)}, which another change has set (the roll-out had set"
-                f" {_text(written[-1])}, before it was {_text(old)})"
-            )
+            left_alone.append(_set_by_another(entity, key, value, written[-1], old))
     return RevertPlan(settings=restored, left_alone=tuple(dict.fromkeys(left_alone)))
+
+
+def changed_by_others(record: RolloutRecord, current: Values) -> tuple[str, ...]:
+    """Return a sentence for each value that someone else has changed since the roll-out was planned or has set it.
+
+    A value before the roll-out is one of these, too, once a wave has set another.
+
+    Args:
+        record: The roll-out, whose present wave is being applied, perhaps for the second time.
+        current: Present values of the wave's entities. An entity without an entry does not exist any more.
+    """
+    wave = record.waves[record.wave]
+    sentences = []
+    for entity, key, old in _entries(record.before):
+        if entity not in wave.settings:
+            continue
+        *earlier, latest = (old, *_written(record, entity, key))
+        if not earlier:  # only later waves set it
+            continue
+        if entity not in current:
+            sentences.append(f"{entity} does not exist any more")
+            continue
+        value = current[entity].get(key)
+        expected = [earlier[-1], latest] if key in wave.settings[entity] else [latest]
+        if not any(is_equal(entity, key, value, each) for each in expected):
+            sentences.append(_set_by_another(entity, key, value, earlier[-1] if earlier[1:] else latest, old))
+    return tuple(dict.fromkeys(sentences))
+
+
+def _written(record: RolloutRecord, entity: str, key: str) -> list[str | None]:
+    """Return the values of a config in the waves so far."""
+    return [wave.settings[entity][key] for wave in _waves_so_far(record) if key in wave.settings.get(entity, {})]
+
+
+def _set_by_another(entity: str, key: str, value: str | None, written: str | None, old: str | None) -> str:
+    return (
+        f"{entity}: {key} is {_text(value)}, which another change has set (the roll-out had set {_text(written)},"
+        f" before it was {_text(old)})"
+    )
 
 
 def remaining_values(

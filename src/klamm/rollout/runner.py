@@ -18,6 +18,7 @@ from klamm.rollout.record import (
     RolloutState,
     Values,
     advance,
+    changed_by_others,
     entities_so_far,
     is_equal,
     plan_revert_of,
@@ -157,8 +158,7 @@ class Runner:
         if current.unreadable:
             return self._write(record, RolloutEvent.PAUSE, reason=current.trouble)
         # Another operator may have changed a value since the roll-out was planned, or since an earlier wave set it.
-        concerned = replace(record, before={entity: record.before[entity] for entity in wave.settings})
-        if changed := plan_revert_of(concerned, current.values).left_alone:
+        if changed := changed_by_others(record, current.values):
             return self._write(record, RolloutEvent.PAUSE, reason="; ".join(changed))
         try:
             # Policies may have changed since the roll-out was planned.

@@ -295,6 +295,29 @@ def test_change_by_another_operator_holds_the_roll_out() -> None:
     assert present(rig)["TOPIC:b"] == {}
 
 
+@pytest.mark.parametrize("taken_back", [{}, {"acks": "1"}])
+def test_value_that_another_operator_takes_back_holds_the_roll_out(taken_back: dict[str, str | None]) -> None:
+    """A new plain value, or a share of 0, ends the staged roll-out of a client config."""
+    # given
+    waves = waves_of_clients({"USER:u": {"acks": "all"}}, {"USER:u": {}}, (10, 50, 100))
+    record = replace(world().record, waves=waves, before=values_before(waves, {"USER:u": {}}))
+    rig = ClientConfigWorld(configs={"USER:u": {}}, record=record, outcomes=iter(()))
+
+    def another_operator(_: str) -> None:
+        if (rig.record.state, rig.record.wave) == (RolloutState.BAKING, 0):
+            rig.configs["USER:u"] = dict(taken_back)
+
+    rig.on_call = another_operator
+    # when
+    held = rig.runner().run(rig.record)
+    # then
+    assert (held.state, held.wave) == (RolloutState.HELD, 1)
+    assert held.reason == (
+        "USER:u: rollout.acks is unset, which another change has set (the roll-out had set 10:all, before it was unset)"
+    )
+    assert rig.configs == {"USER:u": taken_back}
+
+
 def test_change_of_a_later_wave_by_another_operator_holds_the_roll_out_until_it_is_taken_back() -> None:
     # given
     rig = world()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret, topic_synonyms
+from klamm.configs.layers import group_synonym
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS
 from klamm.resources.equality import is_same
@@ -30,7 +31,7 @@ from klamm.resources.model import (
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from klamm.policy.answers import PolicyOverride
 
@@ -91,18 +92,18 @@ def plan_resources(
             diffs.append(_new_topic(resource, other))
         else:
             diffs.append(_changed(resource, now, ownership))
-    diffs = list(_with_own_values(diffs, existing))
     undeclared = (key for key in sorted(existing) if key not in keys and ownership.covers(key))
     pruned = (Declared(kind=key.kind, name=key.name, is_absent=True, place="--prune") for key in undeclared)
     deletions = (_deletion(resource, existing[resource.key]) for resource in pruned)
-    return (*diffs, *(diff for diff in deletions if not diff.is_in_line))
+    diffs += [diff for diff in deletions if not diff.is_in_line]
+    return tuple(_with_own_values(diffs, existing))
 
 
 def _with_own_values(diffs: Sequence[ResourceDiff], existing: Mapping[ResourceKey, Existing]) -> Iterator[ResourceDiff]:
     """Yield diffs that also set declared values which are inherited from a broker config that the plan changes."""
-    changing = {change.key for diff in diffs if diff.key.kind is Kind.BROKER for change in diff.changes}
+    changing = frozenset(change.key for diff in diffs if diff.key.kind is Kind.BROKER for change in diff.changes)
     for diff in diffs:
-        if not changing or not diff.exists or diff.problems or diff.is_deletion:
+        if not changing or not diff.exists or diff.is_deletion:
             yield diff
             continue
         values, declared, kind = existing[diff.key].values, diff.declared, diff.key.kind
@@ -114,21 +115,24 @@ def _with_own_values(diffs: Sequence[ResourceDiff], existing: Mapping[ResourceKe
                 old_origin=values[key].origin,
                 new=declared.values[key],
                 new_origin=FILE,
+                inherited_from=sources,
             )
             for key in declared.values
             if key in values
             and not values[key].is_own
             and not declared.ignores(key)
             and diff.change_of(key) is None
-            and not changing.isdisjoint(_sources(kind, key))
+            and (sources := changing.intersection(_sources(kind, key)))
         ]
         yield replace(diff, changes=(*diff.changes, *inherited))
 
 
-def _sources(kind: Kind, key: str) -> Collection[str]:
+def _sources(kind: Kind, key: str) -> Iterable[str]:
     """Return the broker configs from which a key inherits its value."""
     if kind is Kind.BROKER:
         return (key,)
+    if kind is Kind.GROUP:
+        return filter(None, [group_synonym(key)])
     return [synonym.name for synonym in topic_synonyms().get(key, ())] if kind is Kind.TOPIC else ()
 
 

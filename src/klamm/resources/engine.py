@@ -39,7 +39,7 @@ class Plan:
     """Reason of each resource that cannot be changed."""
     observation: Observation
     skipped: frozenset[ResourceKey] = frozenset()
-    """Resources that were not attempted, because one of an earlier kind failed."""
+    """Resources that were not attempted, because one of an earlier kind failed, or one that inherits from them."""
     moves: tuple[TopicPartition, ...] = ()
     """Partitions whose replicas are being moved."""
     corrected: Mapping[ResourceKey, PolicyOverride] = field(default_factory=lambda: MappingProxyType({}))
@@ -79,8 +79,7 @@ def make_plan(
     if rules is not None:
         judged = rules.judge(diffs, observation.resources, partial(impact_of, admin=admin, sums_up=False))
         plan = replace(_after(admin, plan, judged), corrected=judged.overrides)
-    open_diffs = [diff for diff in plan.diffs if diff.key not in plan.failed]
-    validated = carry_out(admin, open_diffs, plan.observation.resources, validate_only=True)
+    validated = carry_out(admin, plan.diffs, plan.observation.resources, validate_only=True, failed_before=plan.failed)
     return _after(admin, plan, validated)
 
 
@@ -91,15 +90,13 @@ def apply_plan(
 
     Without ``keep_going`` kinds after one with a failure are not attempted.
     """
-    accepted = [diff for diff in plan.diffs if diff.key not in plan.failed and not diff.is_in_line]
-    before = [_as_requested(diff, plan.corrected.get(diff.key)) for diff in accepted]
     outcomes = carry_out(
         admin,
-        before,
+        [_as_requested(diff, plan.corrected.get(diff.key)) for diff in plan.diffs],
         plan.observation.resources,
         validate_only=False,
         keep_going=keep_going,
-        failed_before=frozenset(key.kind for key in plan.failed),
+        failed_before=plan.failed,
         throttle=throttle,
     )
     done = _after(admin, plan, outcomes)

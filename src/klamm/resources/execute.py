@@ -37,7 +37,7 @@ from klamm.resources.replicas import NoPlacementError, new_replicas
 from klamm.security.acls import AclFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, PerKeyResult
     from klamm.resources.model import Existing, KeyChange, ResourceDiff
@@ -57,9 +57,9 @@ class ChangeOutcomes:
     overrides: Mapping[ResourceKey, PolicyOverride] = field(default_factory=lambda: MappingProxyType({}))
     """What a policy of klamm stores in place of requested values."""
     skipped: frozenset[ResourceKey] = frozenset()
+    """Resources that were not sent because one of an earlier kind failed, or one that inherits from them."""
     moves: tuple[TopicPartition, ...] = ()
     """Partitions whose replicas are being moved."""
-    """Resources that were not sent because one of an earlier kind failed."""
 
 
 @dataclass(slots=True)
@@ -99,41 +99,67 @@ def carry_out(
     *,
     validate_only: bool,
     keep_going: bool = True,
-    failed_before: frozenset[Kind] = frozenset(),
+    failed_before: Collection[ResourceKey] = (),
     throttle: MoveThrottle | None = None,
 ) -> ChangeOutcomes:
     """Send the differences, or only validate them.
 
     The changes of one resource are sent together, as far as Kafka has a request for that. If adding partitions to a
     topic fails, its configs are left unchanged. Resources of one kind do not depend on each other; deletions come last,
-    in the opposite order of kinds.
+    in the opposite order of kinds. Declared values that are inherited from a broker config are set before it changes.
+    If that fails, the broker config is left unchanged: other values would hold for the resource, and could delete its
+    records.
 
     Args:
         admin: Connection to the cluster.
-        diffs: Differences. Those with problems, and those without changes, are left out.
+        diffs: Differences. Those with problems, those without changes, and those that have failed are left out.
         existing: What the differences were computed from.
         validate_only: Whether to change nothing. Credentials, ACLs and deletions are only checked locally.
         keep_going: Whether later kinds are sent although a resource of an earlier kind failed.
-        failed_before: Kinds of which a resource has failed already.
+        failed_before: Resources that have failed already.
         throttle: Limit of the traffic of moved replicas. It is set here; the caller ends it after the moves.
     """
     run = _Run(admin=admin, existing=existing, validate_only=validate_only, throttle=throttle)
-    sound = [diff for diff in diffs if not diff.problems and (diff.changes or diff.is_deletion or not diff.exists)]
-    skipped: set[ResourceKey] = set()
+    sound = [diff for diff in diffs if not (diff.problems or diff.is_in_line or diff.key in failed_before)]
+    if not validate_only:
+        _keep_inherited(run, sound)
+    unkept = [diff for diff in diffs if diff.problems or diff.key in failed_before or diff.key in run.errors]
+    needed = {name for diff in unkept for change in diff.changes for name in change.inherited_from}
+    skipped = {
+        diff.key
+        for diff in run.open(sound)
+        if diff.key.kind is Kind.BROKER and any(change.key in needed for change in diff.changes)
+    }
     is_stopped = False
     for is_deletion, kinds in ((False, list(Kind)), (True, list(reversed(Kind)))):
         for kind in kinds:
-            due = [diff for diff in sound if diff.key.kind is kind and diff.is_deletion is is_deletion]
+            due = [
+                diff
+                for diff in run.open(sound)
+                if diff.key.kind is kind and diff.is_deletion is is_deletion and diff.key not in skipped
+            ]
             if is_stopped:
                 skipped |= {diff.key for diff in due}
             elif due:
                 _send(run, kind, due)
             is_stopped = is_stopped or (
-                not keep_going and (kind in failed_before or any(key.kind is kind for key in run.errors))
+                not keep_going and any(key.kind is kind for key in (*failed_before, *run.errors))
             )
     return ChangeOutcomes(
         errors=run.errors, overrides=run.overrides, skipped=frozenset(skipped), moves=tuple(run.moves)
     )
+
+
+def _keep_inherited(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
+    """Set the values that resources would lose by a change of the broker config from which they inherit them."""
+    for kind in Kind:
+        due = []
+        for diff in diffs:
+            inherited = tuple(change for change in diff.changes if change.inherited_from)
+            if diff.key.kind is kind and inherited:
+                due.append(replace(diff, changes=inherited))
+        if due:
+            _send(run, kind, due)
 
 
 def _send(run: _Run, kind: Kind, diffs: Sequence[ResourceDiff]) -> None:

@@ -197,6 +197,8 @@ class KeyChange:
     new_origin: str
     is_secret: bool = False
     """Whether the new value is a secret that stands in the files themselves: it is sent, and never shown."""
+    inherited_from: frozenset[str] = frozenset()
+    """Broker configs that the plan changes, and from which the value is inherited until then. It is set before them."""
 
     @property
     def shown_new(self) -> str | None:

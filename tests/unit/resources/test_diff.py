@@ -335,19 +335,22 @@ def test_min_insync_replicas_of_the_cluster_is_never_removed() -> None:
 
 def test_inherited_value_is_set_if_the_plan_changes_the_broker_config_behind_it() -> None:
     # given
+    defaults = ("log.retention.ms", "group.consumer.session.timeout.ms")
     inherited = CurrentValue(value="5", origin="all brokers", is_own=False)
     set_for_all = CurrentValue(value="5", origin="all brokers", is_own=True)
     existing = {
-        ResourceKey(Kind.BROKER, "default"): Existing(values={"log.retention.ms": set_for_all}),
+        ResourceKey(Kind.BROKER, "default"): Existing(values=dict.fromkeys(defaults, set_for_all)),
         ResourceKey(Kind.BROKER, "1"): Existing(values={"log.retention.ms": inherited}),
         ResourceKey(Kind.TOPIC, "orders"): Existing(values={"retention.ms": inherited}),
+        ResourceKey(Kind.GROUP, "g"): Existing(values={"consumer.session.timeout.ms": inherited}),
     }
 
     def changes(default: str) -> list[tuple[str, str, str | None]]:
         declared = [
-            Declared(kind=Kind.BROKER, name="default", values={"log.retention.ms": default}),
+            Declared(kind=Kind.BROKER, name="default", values=dict.fromkeys(defaults, default)),
             Declared(kind=Kind.BROKER, name="1", values={"log.retention.ms": "5"}),
             Declared(kind=Kind.TOPIC, name="orders", values={"retention.ms": "5"}),
+            Declared(kind=Kind.GROUP, name="g", values={"consumer.session.timeout.ms": "5"}),
         ]
         diffs = plan_resources(declared, existing)
         return [(diff.key.name, change.key, change.new) for diff in diffs for change in diff.changes]
@@ -356,6 +359,8 @@ def test_inherited_value_is_set_if_the_plan_changes_the_broker_config_behind_it(
     assert changes("5") == []
     assert changes("7") == [
         ("default", "log.retention.ms", "7"),
+        ("default", "group.consumer.session.timeout.ms", "7"),
         ("1", "log.retention.ms", "5"),
         ("orders", "retention.ms", "5"),
+        ("g", "consumer.session.timeout.ms", "5"),
     ]

@@ -1,0 +1,113 @@
+"""The order in which differences are sent, and what is left out after a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from klamm.admin.results import PerKeyResult
+from klamm.protocol.errors import PolicyViolationError
+from klamm.resources.diff import Ownership, plan_resources
+from klamm.resources.execute import carry_out
+from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceKey
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from klamm.admin import AdminClient, AlterConfigOp, AlterConfigsOptions, ConfigResource
+
+FOR_ALL = CurrentValue(value="-1", origin="all brokers", is_own=True)
+INHERITED = CurrentValue(value="-1", origin="all brokers", is_own=False)
+DEFAULT, BROKER, TOPIC = (
+    ResourceKey(Kind.BROKER, "default"),
+    ResourceKey(Kind.BROKER, "1"),
+    ResourceKey(Kind.TOPIC, "audit"),
+)
+EXISTING = {
+    DEFAULT: Existing(values={"log.retention.ms": FOR_ALL}),
+    BROKER: Existing(values={"log.retention.ms": INHERITED}),
+    TOPIC: Existing(values={"retention.ms": INHERITED}),
+}
+DECLARED = (
+    Declared(kind=Kind.BROKER, name="default", values={"log.retention.ms": "3600000"}),
+    Declared(kind=Kind.TOPIC, name="audit", values={"retention.ms": "-1"}),
+)
+
+
+class RecordingAdmin:
+    """Cluster that rejects the changes of some resources and keeps the configs of all requests."""
+
+    def __init__(self, rejects: Collection[str] = ()) -> None:
+        self._rejects = rejects
+        self.requests: list[dict[str, dict[str, str | None]]] = []
+
+    def incremental_alter_configs(
+        self, alterations: Mapping[ConfigResource, Sequence[AlterConfigOp]], _: AlterConfigsOptions
+    ) -> PerKeyResult[ConfigResource, None]:
+        self.requests.append(
+            {
+                resource.name: {op.config_entry.name: op.config_entry.value for op in ops}
+                for resource, ops in alterations.items()
+            }
+        )
+        results: PerKeyResult[ConfigResource, None] = PerKeyResult(alterations)
+        for resource, outcome in results.values().items():
+            if resource.name in self._rejects:
+                outcome.set_exception(PolicyViolationError("no"))
+            else:
+                outcome.set_result(None)
+        return results
+
+    def describe_topics(self, names: Collection[str], *, is_current: bool) -> PerKeyResult[str, None]:
+        assert is_current
+        assert not names
+        return PerKeyResult(names)
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the resources of all requests, in their order; an empty one is the default of all brokers."""
+        return [name for request in self.requests for name in request]
+
+
+@pytest.mark.parametrize(
+    ("declared", "ownership"),
+    [
+        (DECLARED, Ownership()),
+        (DECLARED[1:], Ownership(prune={Kind.BROKER: None})),
+    ],
+    ids=["changed", "pruned"],
+)
+def test_inherited_value_is_set_before_the_broker_config_changes(
+    declared: Sequence[Declared], ownership: Ownership
+) -> None:
+    admin = RecordingAdmin()
+    carry_out(cast("AdminClient", admin), plan_resources(declared, EXISTING, ownership), EXISTING, validate_only=False)
+    assert admin.requests[0] == {"audit": {"retention.ms": "-1"}}
+    assert "" in admin.changed[1:]
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+@pytest.mark.parametrize("is_known_before", [False, True])
+def test_broker_config_stays_if_the_value_inherited_from_it_cannot_be_set(
+    keep_going: bool, is_known_before: bool
+) -> None:
+    """Otherwise a topic whose file keeps its records for ever would lose them."""
+    # given
+    admin = RecordingAdmin(rejects={"audit"})
+    other = Declared(kind=Kind.BROKER, name="1", values={"log.cleaner.threads": "2"})
+    # when
+    outcomes = carry_out(
+        cast("AdminClient", admin),
+        plan_resources((*DECLARED, other), EXISTING),
+        EXISTING,
+        validate_only=False,
+        keep_going=keep_going,
+        failed_before=[TOPIC] if is_known_before else [],
+    )
+    # then
+    assert admin.changed == (["1"] if is_known_before else ["audit", "1"])
+    assert (set(outcomes.errors), outcomes.skipped) == (
+        set() if is_known_before else {TOPIC},
+        frozenset({DEFAULT}),
+    )

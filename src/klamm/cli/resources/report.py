@@ -110,9 +110,16 @@ def _diff_lines(diff: ResourceDiff, plan: Plan) -> list[str]:
     else:
         head = f"{_mark(diff)} {diff.key}"
         if diff.key in plan.skipped:
-            head += f": {_NOT_ATTEMPTED}, because a resource of an earlier kind failed (see --keep-going)"
+            head += f": {_NOT_ATTEMPTED}, because {_before(diff)} failed"
     overrides = override_lines(diff.override, diff.declared.values)
     return [head, *(f"    {change}" for change in diff.changes), *(f"  {line}" for line in overrides)]
+
+
+def _before(diff: ResourceDiff) -> str:
+    """Return what is changed before a resource that was not attempted."""
+    if diff.key.kind is Kind.BROKER and not diff.is_deletion:
+        return "a resource that inherits one of these values"
+    return "a resource of an earlier kind (see --keep-going)"
 
 
 def _mark(diff: ResourceDiff) -> Mark:

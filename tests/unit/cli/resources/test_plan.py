@@ -164,6 +164,28 @@ def test_failed_kind_stops_later_kinds_unless_keep_going(run: Run, address: str,
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("flags", [[], ["--keep-going"]])
+def test_broker_default_waits_for_the_topic_that_inherits_it(
+    run: Run, address: str, flags: list[str], tmp_path: Path
+) -> None:
+    # given
+    rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"
+    rules.write_text("rules:\n  - {name: short, topics: audit, configs: {retention.ms: {max: 1d}}}\n")
+    file.write_text(
+        "brokers: {default: {configs: {log.retention.ms: 1h}}}\ntopics: {audit: {configs: {retention.ms: 7d}}}"
+    )
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic("audit", 1, 1)]).result()
+        # when
+        code, out, _ = run("apply", str(file), "--bootstrap-server", address, "--rules", str(rules), *flags)
+        # then
+        assert code == 1
+        assert "~ broker default: not attempted, because a resource that inherits one of these values failed" in out
+        assert admin.topic_configs("audit").result()["retention.ms"].value == "604800000"
+        admin.delete_topics(["audit"]).result()
+
+
+@pytest.mark.process
 def test_rules_denial_is_shown_in_markdown_plan(run: Run, address: str, tmp_path: Path) -> None:
     # given
     rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"

@@ -128,9 +128,9 @@ class GatewayApp:
         """Request the topology, then listen on the base port and on a port for each broker.
 
         Raises:
-            SettingsError: The upstream cannot be reached and its brokers are not known, or a node id is too
-                large.
-            OSError: A port cannot be bound.
+            SettingsError: The upstream cannot be reached and its brokers are not known, or the node id of a broker that
+                it lists is too large.
+            OSError: The base port, or the port of a broker that the upstream lists, cannot be bound.
         """
         self.topology.load()
         await self._learn_first()
@@ -139,7 +139,7 @@ class GatewayApp:
         if self.pool is not None:
             self.pool.on_node = self.topology.learn
             await self.pool.start()
-        self._ports.open()
+        self._ports.open(self.upstream.live)
         if self.pool is not None:
             self.pool.announce(self.topology.base)
         self.topology.subscribe(self._ports.add)

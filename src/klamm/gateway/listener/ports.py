@@ -15,7 +15,7 @@ from klamm.server.sockets import Acceptor, bind
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from klamm.gateway.settings import GatewaySettings
     from klamm.gateway.upstream.topology import Topology
@@ -49,7 +49,7 @@ class BrokerPorts:
         self._on_accepted = on_accepted
         self._acceptors: dict[int, Acceptor] = {}
         self._retries: dict[int, asyncio.TimerHandle] = {}
-        """Next attempts to listen for brokers that joined, by node id."""
+        """Next attempts to listen for brokers, by node id."""
         self._base_port = 0
 
     @property
@@ -57,12 +57,18 @@ class BrokerPorts:
         """Return whether the gateway listens."""
         return bool(self._acceptors)
 
-    def open(self) -> None:
+    def open(self, live: Collection[int]) -> None:
         """Bind the base port and the ports of all known brokers.
 
+        The ports of brokers that the cluster does not list are optional, as in ``add``. These brokers may have left the
+        cluster permanently, and a gateway that restarts while the upstream is down cannot know.
+
+        Args:
+            live: Node ids of the brokers that the cluster lists; empty while the upstream cannot be reached.
+
         Raises:
-            SettingsError: A node id is too large.
-            OSError: A port cannot be bound.
+            SettingsError: The node id of a broker that the cluster lists is too large.
+            OSError: The base port, or the port of such a broker, cannot be bound.
         """
         wanted = self._settings.listener.listen[0]
         bases = [wanted.port] if wanted.port else random.SystemRandom().sample(_FREE_BASES, _ATTEMPTS)
@@ -70,14 +76,16 @@ class BrokerPorts:
             self._topology.base = self._advertised(Address(host=wanted.host, port=base))
             self._base_port = base
             try:
-                for node_id in (_BASE, *self._topology.nodes):
+                for node_id in (_BASE, *(self._topology.nodes.keys() & live)):
                     self._open(node_id)
             except OSError:
                 self.close()
                 if attempt == len(bases):
                     raise
             else:
-                return
+                break
+        for node_id in self._topology.nodes:
+            self.add(node_id)
 
     def close(self) -> None:
         """Stop accepting."""
@@ -89,7 +97,7 @@ class BrokerPorts:
         self._acceptors.clear()
 
     def add(self, node_id: int) -> None:
-        """Listen for a broker that joined the cluster.
+        """Listen for a broker that joined the cluster. Does nothing if the gateway listens for it.
 
         The port may be in use, or no file descriptor left, for a while only. So it is tried again and again.
         """

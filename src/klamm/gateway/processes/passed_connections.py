@@ -12,7 +12,7 @@ from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from klamm.gateway.upstream.topology import Topology
 
@@ -46,8 +46,8 @@ class PassedConnections:
         self._topology = topology
         self._on_accepted = on_accepted
 
-    def open(self) -> None:
-        """Start serving connections."""
+    def open(self, _live: Collection[int]) -> None:
+        """Start serving connections. The parent listens for the brokers."""
         self.is_open = True
         asyncio.get_running_loop().add_reader(self._end.fileno(), self._receive)
 

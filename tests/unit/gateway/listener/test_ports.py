@@ -11,6 +11,7 @@ import pytest
 from klamm.gateway.listener.ports import BrokerPorts
 from klamm.gateway.settings import read_settings
 from klamm.gateway.upstream.topology import Topology
+from klamm.properties import SettingsError
 from klamm.server.listeners import own_host_name
 from tests.support.relay_rig import until
 from tests.support.taps import consecutive_ports
@@ -44,7 +45,7 @@ async def test_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host:
     settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
     topology = Topology(tmp_path)
     ports = BrokerPorts(settings, topology, accepted)
-    ports.open()
+    ports.open(frozenset())
     try:
         with socket.create_connection(("127.0.0.1", topology.base.port)):
             await accepted.is_any.wait()
@@ -59,7 +60,7 @@ async def test_gateway_on_all_addresses_advertises_the_machine_name(host: str, t
     topology = Topology(tmp_path)
 
     ports = BrokerPorts(settings, topology, lambda sock, _: sock.close())
-    ports.open()
+    ports.open(frozenset())
     ports.close()
     assert topology.base.host == own_host_name()
 
@@ -75,7 +76,7 @@ async def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
 
     with caplog.at_level("INFO"):
         ports = BrokerPorts(settings, topology, accepted)
-        ports.open()
+        ports.open(frozenset())
         address = "127.0.0.1", base + 1
         try:
             # given
@@ -97,3 +98,46 @@ async def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
             ports.close()
     assert [peer.node_id for peer in accepted.peers] == [1]
     assert caplog.text.count("Broker 1 cannot be served yet") == 1
+
+
+async def test_brokers_that_left_the_cluster_do_not_prevent_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    base = consecutive_ports(8)
+    ports, accepted = ports_of_nodes(1, 7, 60_001, base=base, directory=tmp_path)
+    with socket.create_server(("127.0.0.1", base + 7)):
+        # when
+        ports.open(frozenset({1}))
+        # then
+        try:
+            with socket.create_connection(("127.0.0.1", base + 1)):
+                await accepted.is_any.wait()
+        finally:
+            ports.close()
+    assert [peer.node_id for peer in accepted.peers] == [1]
+    assert "Broker 7 cannot be served yet" in caplog.text
+    assert "Broker 60001 cannot be served: Broker 60001 has no port" in caplog.text
+
+
+async def test_start_fails_without_a_port_for_a_broker_of_the_cluster(tmp_path: Path) -> None:
+    """Its port would lead clients to another server, and Metadata responses that name it cannot be rewritten."""
+    base = consecutive_ports(8)
+    ports, _ = ports_of_nodes(1, 7, 60_001, base=base, directory=tmp_path)
+    with socket.create_server(("127.0.0.1", base + 7)), pytest.raises(OSError, match=f":{base + 7}: Address already"):
+        ports.open(frozenset({1, 7}))
+    assert not ports.is_open
+    try:
+        with pytest.raises(SettingsError, match="Broker 60001 has no port"):
+            ports.open(frozenset({1, 60_001}))
+    finally:
+        ports.close()
+
+
+def ports_of_nodes(*node_ids: int, base: int, directory: Path) -> tuple[BrokerPorts, Accepted]:
+    """Return the ports of a gateway whose file names these brokers."""
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://127.0.0.1:{base}"})
+    topology, accepted = Topology(directory), Accepted()
+    for node_id in node_ids:
+        topology.learn(node_id, f"kafka-{node_id}", 9092)
+    return BrokerPorts(settings, topology, accepted), accepted

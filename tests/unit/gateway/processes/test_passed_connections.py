@@ -34,7 +34,7 @@ async def test_worker_serves_passed_connections_until_parent_ends() -> None:
     stopped = asyncio.Event()
     passed.attach(topology, accept)
     passed.on_stop = stopped.set
-    passed.open()
+    passed.open(frozenset())
     # when: the second connection comes without its socket
     control.send(parent, {"base": ["gateway", 19092]})
     for has_socket in (True, False, True):

@@ -45,7 +45,7 @@ class BypassCheck:
     def __init__(self, admin: AdminClient, topology: Topology, known_hosts: Collection[str]) -> None:
         self._admin = admin
         self._topology = topology
-        self._known_hosts = frozenset(known_hosts)
+        self._known_hosts = frozenset(map(_host, known_hosts))
         self._next = 0
         self._by_group: dict[str, Counter[str]] = {}
         """Members that go past the gateway by client id, of each group that has some."""
@@ -112,13 +112,17 @@ def _bounded(client_ids: Iterable[str]) -> Counter[str]:
 
 
 def own_addresses(brokers: Iterable[Address]) -> frozenset[str]:
-    """Return the addresses of this machine from which it reaches the brokers. Nothing is sent."""
+    """Return the addresses of this machine from which it reaches the brokers, by IPv4 and IPv6. Nothing is sent.
+
+    Names of the brokers are resolved, which may block. Those that cannot be resolved are left out.
+    """
     addresses = set()
     for at in brokers:
-        family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((at.host, at.port))
-            addresses.add(_host(probe.getsockname()[0]))
+        with contextlib.suppress(OSError, UnicodeError):  # UnicodeError: an empty label, or one of more than 63 bytes
+            for family, kind, _, _, target in socket.getaddrinfo(at.host, at.port, type=socket.SOCK_DGRAM):
+                with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                    probe.connect(target)
+                    addresses.add(_host(probe.getsockname()[0]))
     return frozenset(addresses)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from klamm.admin.types import GroupDescription, GroupListing, GroupMember
 from klamm.gateway.upstream import bypass
@@ -15,8 +18,6 @@ from klamm.protocol.errors import GroupAuthorizationError
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
-
-    import pytest
 
     from klamm.admin import AdminClient
 
@@ -71,9 +72,9 @@ class FakeAdmin:
         )
 
 
-def check_of(admin: FakeAdmin, directory: Path, *addresses: str) -> BypassCheck:
+def check_of(admin: FakeAdmin, directory: Path, *addresses: str, broker: str = "127.0.0.1") -> BypassCheck:
     topology = Topology(directory)
-    topology.learn(1, "127.0.0.1", 9092)
+    topology.learn(1, broker, 9092)
     return BypassCheck(cast("AdminClient", admin), topology, addresses)
 
 
@@ -90,6 +91,39 @@ def test_members_at_other_addresses_are_counted_by_client_id(tmp_path: Path) -> 
     asyncio.run(check.check())
     assert check.members == {"past": 2}
     assert admin.described == ["a", "b", "gone"]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_gateway_is_known_at_all_addresses_that_broker_names_resolve_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    resolve = socket.getaddrinfo
+
+    def resolve_broker(name: str, port: int, **hints: int) -> Any:
+        assert name == "kafka-1"
+        return [each for host in ("::1", "127.0.0.1") for each in resolve(host, port, **hints)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_broker)
+    members = {"ipv6": "/0:0:0:0:0:0:0:1", "ipv4": "/127.0.0.1", "past": "/2001:db8:0:0:0:0:0:9"}
+    check = check_of(FakeAdmin({"a": members}), tmp_path, broker="kafka-1")
+    # when
+    asyncio.run(check.check())
+    # then
+    assert check.members == {"past": 1}
+
+
+def test_invalid_broker_name_does_not_stop_the_check(tmp_path: Path) -> None:
+    check = check_of(FakeAdmin({"a": {"past": "/10.0.0.9"}}), tmp_path, broker="kafka..example")
+    asyncio.run(check.check())
+    assert check.members == {"past": 1}
+
+
+@pytest.mark.parametrize("known", ["2001:db8::7", "2001:DB8:0:0:0:0:0:7"])
+def test_known_host_is_recognised_in_any_notation_of_ipv6(known: str, tmp_path: Path) -> None:
+    check = check_of(FakeAdmin({"a": {"other-gateway": "/2001:db8:0:0:0:0:0:7"}}), tmp_path, known)
+    asyncio.run(check.check())
+    assert check.members == {}
 
 
 def test_many_groups_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

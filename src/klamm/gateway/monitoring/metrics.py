@@ -134,7 +134,12 @@ class GatewayMetrics:
         """Add connections, brokers, and clients that go past the gateway."""
         app, shared = self._app, self._app.shared
         page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.connections))])
-        page.family("klamm_gateway_brokers", "gauge", "Known upstream brokers.", [({}, len(app.topology.nodes))])
+        page.family(
+            "klamm_gateway_brokers",
+            "gauge",
+            "Brokers that the upstream named in its latest answer to the gateway itself; 0 before the first one.",
+            [({}, len(app.upstream.live))],
+        )
         page.family(
             "klamm_gateway_topology_file_ignored",
             "gauge",

@@ -185,8 +185,7 @@ class BrokerMember:
         self._requests_lock = threading.Lock()
         self._changed = threading.Condition()
         """Guards the fields below, and is notified after each heartbeat."""
-        self._wants_fence = False
-        self._wants_shut_down = False
+        self._wants_fence = self._wants_shut_down = False
         self._is_ending = False
         """Whether the store holds the end of this incarnation."""
         self._should_shut_down = False
@@ -201,6 +200,10 @@ class BrokerMember:
         """Offset of the image on which the last registration was based."""
         self._registered_at = -1
         """Offset of the record of the last registration; -1 until it is observed."""
+        self._lost_registrations = 0
+        """Number of registrations without a response, which the controller may have made. Their records are not those
+        of another process. A heartbeat that has caught up sets it to zero: there are no such records after it.
+        """
         self._reason: str | None = None
         """Error of the latest heartbeat, which is repeated."""
         self._is_woken = False
@@ -530,6 +533,8 @@ class BrokerMember:
         )
         self._raise_for(response.error_code, "BrokerHeartbeat")
         with self._changed:
+            if response.is_caught_up:
+                self._lost_registrations = 0
             self._heartbeat_at = sent_at
             self.is_fenced = response.is_fenced
             self._should_shut_down = response.should_shut_down
@@ -557,8 +562,14 @@ class BrokerMember:
             features={name: levels for name, levels in features.items() if levels[0] >= lowest},
             previous_broker_epoch=self._previous_broker_epoch,
         )
-        self._registered_after, self._registered_at = image.offset, -1
-        response = self._heartbeats.call(request, BrokerRegistrationResponse)
+        with self._changed:
+            self._registered_after, self._registered_at = image.offset, -1
+        try:
+            response = self._heartbeats.call(request, BrokerRegistrationResponse)
+        except ConnectionLostError:
+            with self._changed:
+                self._lost_registrations += 1
+            raise
         if response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION and self._may_be_own_session():
             raise ConnectionLostError(f"Another incarnation of broker {self.node_id} has a session that has not ended")
         self._raise_for(response.error_code, "BrokerRegistration")
@@ -578,15 +589,19 @@ class BrokerMember:
             DuplicateBrokerError: A later registration was sent by another process of the same incarnation.
         """
         broker = image.brokers.get(self.node_id)
-        if broker is None or broker.registered_at <= self._registered_after:
+        if broker is None:
             return
-        if self._registered_at < 0:
+        with self._changed:
+            if broker.registered_at <= max(self._registered_after, self._registered_at):
+                return
+            if self._registered_at >= 0:
+                if self._lost_registrations == 0 or broker.incarnation_id != self.incarnation_id:
+                    raise DuplicateBrokerError(
+                        f"Another process has registered as broker {self.node_id} (incarnation "
+                        f"{broker.incarnation_id}): two processes must not use the same node id"
+                    )
+                self._lost_registrations -= 1
             self._registered_at = broker.registered_at
-        elif broker.registered_at != self._registered_at:
-            raise DuplicateBrokerError(
-                f"Another process has registered as broker {self.node_id} (incarnation {broker.incarnation_id}): two "
-                "processes must not use the same node id"
-            )
 
     def _on_image(self, image: ClusterImage) -> None:
         """Send a heartbeat at once if the controller waits for this image. Called in the observer's thread."""

@@ -20,6 +20,7 @@ from klamm.kraft.image import BrokerImage, ClusterImage
 from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.kraft.registration import common_features, registration_request
+from klamm.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from klamm.protocol.messages.broker_registration import BrokerRegistrationResponse
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerResponse
 from tests.support.replicas import MemoryMembershipStore
@@ -240,16 +241,86 @@ def test_state_of_a_successor_is_kept_after_the_unregistration(monkeypatch: pyte
     assert leaving.state.load() is not None
 
 
-def test_changed_features_do_not_replace_the_stored_end_of_an_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaving = Leaving(monkeypatch)
+def registering(monkeypatch: pytest.MonkeyPatch, member: BrokerMember) -> Mock:
+    """Return the channel of a member's heartbeats, which accepts registrations."""
     heartbeats = Mock()
     heartbeats.connection().version_of.return_value = 4
     heartbeats.call.return_value = BrokerRegistrationResponse(broker_epoch=6)
-    monkeypatch.setattr(leaving.member, "_heartbeats", heartbeats)
-    monkeypatch.setattr(leaving.member, "_session_timeout_s", lambda: 6.0)
+    monkeypatch.setattr(member, "_heartbeats", heartbeats)
+    monkeypatch.setattr(member, "_session_timeout_s", lambda: 6.0)
+    return heartbeats
+
+
+def test_changed_features_do_not_replace_the_stored_end_of_an_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = Leaving(monkeypatch)
+    registering(monkeypatch, leaving.member)
     monkeypatch.setattr(leaving.member, "_wait", lambda *_: None)
     leaving.member.shut_down()
     leaving.member._register(leaving.observer.image, {"metadata.version": (1, 30)})
     stored = leaving.state.load()
     assert stored is not None
     assert stored.previous_broker_epoch == 5
+
+
+class Registered:
+    """A member whose first registration got no response, and whose second one was accepted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.member = BrokerMember(SETTINGS, MemoryMembershipStore())
+        self.heartbeats = registering(monkeypatch, self.member)
+        monkeypatch.setattr(self.member, "observer", Mock(error=None))
+        self.own = replace(broker(metadata_version=(1, 30)), node_id=9, incarnation_id=self.member.incarnation_id)
+        response = self.heartbeats.call.return_value
+        self.heartbeats.call.side_effect = [ConnectionLostError("the controller is away"), response]
+        with pytest.raises(ConnectionLostError):
+            self.register()
+        self.register()
+
+    def register(self) -> None:
+        self.member._register(ClusterImage(offset=10), {"metadata.version": (1, 30)})
+
+    def observe(self, registered_at: int, incarnation_id: UUID | None = None) -> ClusterImage:
+        own = replace(
+            self.own, registered_at=registered_at, incarnation_id=incarnation_id or self.member.incarnation_id
+        )
+        image = ClusterImage(offset=registered_at, brokers={1: broker(metadata_version=(1, 30)), 9: own})
+        self.member._on_image(image)
+        return image
+
+
+def test_retry_of_a_registration_without_response_is_not_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    registered = Registered(monkeypatch)
+    # when
+    for registered_at in (15, 19, 15):
+        registered.observe(registered_at)
+    error_after_both = registered.member.error
+    registered.observe(23)
+    # then
+    assert error_after_both is None
+    assert isinstance(registered.member.error, DuplicateBrokerError)
+
+
+def test_another_incarnation_is_detected_after_a_registration_without_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given
+    registered = Registered(monkeypatch)
+    # when
+    registered.observe(15)
+    registered.observe(19, UUID(int=99))
+    # then
+    assert isinstance(registered.member.error, DuplicateBrokerError)
+
+
+def test_registration_after_a_heartbeat_that_has_caught_up_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller had handled both registrations before this heartbeat, and its image contains their records."""
+    # given
+    registered = Registered(monkeypatch)
+    registered.member.observer.image = registered.observe(19)
+    registered.heartbeats.call.side_effect = [BrokerHeartbeatResponse(is_caught_up=True)]
+    # when
+    registered.member._step()
+    registered.observe(23)
+    # then
+    assert isinstance(registered.member.error, DuplicateBrokerError)

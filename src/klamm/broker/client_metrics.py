@@ -128,8 +128,7 @@ class ClientMetricsService:
             check_instance_id(push.client_instance_id)
             instance = self._instance(push.client_instance_id, session, client_id)
             instance.take_push(push, self._now_ms(), max_bytes=self.max_bytes)
-            if metrics:
-                await self._take(compression_type, metrics, instance, session)
+            await self._take(compression_type, metrics, instance, session)
         except KafkaApiError as error:
             self.counts[error.error_code.name] += 1
             raise
@@ -229,8 +228,9 @@ class ClientMetricsService:
         }
         if self.series is not None and instance.client_instance_id in self._instances:
             self.series.take(instance.client_instance_id, labels, points)
-        for export in self._exports:
-            export.put(exported)
+        if exported:
+            for export in self._exports:
+                export.put(exported)
 
 
 def _attributes(client_instance_id: UUID, session: Session, client_id: str | None) -> Attributes:
@@ -251,7 +251,8 @@ def _decoded(
     from klamm.telemetry.otlp import OtlpError, decode_metrics, with_attributes  # noqa: PLC0415  # at the first push
 
     try:
-        data = bytes(decompress_view(compression_type, metrics, limit=limit))
+        # A client with nothing to report may send no bytes at all, whatever the compression type.
+        data = bytes(decompress_view(compression_type, metrics, limit=limit)) if metrics else b""
         if len(data) > limit:  # The metrics were not compressed.
             raise TelemetryTooLargeError(f"{len(data)} bytes of metrics exceed the limit of {limit}")
         points = decode_metrics(data)

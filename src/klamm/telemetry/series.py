@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.monitoring.exposition import label_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
     from klamm.monitoring.exposition import Page
@@ -28,7 +28,9 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 class MetricSeries:
     """Current values of all pushed metrics. Used on the event loop only.
 
-    A series belongs to a client instance and ends with it. Counters that arrive as deltas are added up.
+    A series belongs to a client instance. It ends with the instance, or with the first push that does not contain it:
+    a push is all that a client has to report. Sums that arrive as deltas are added up, and they stay, because a client
+    may leave out a sum that has not changed, as franz-go does.
 
     Args:
         most: Function that returns the maximum number of series. Further ones are dropped and counted.
@@ -42,15 +44,19 @@ class MetricSeries:
         """Time of the latest push of each instance, in milliseconds of the clock."""
         self.values_by_instance: dict[UUID, dict[tuple[str, Labels], float]] = {}
         self.labels_by_instance: dict[UUID, Mapping[str, str]] = {}
-        self._counters: dict[UUID, set[str]] = {}
-        """Names of the counters of each instance. They go with it: a client can invent any number of names."""
+        self._counters: dict[UUID, set[tuple[str, Labels]]] = {}
+        """Series of each instance that are counters."""
+        self._deltas: dict[UUID, set[tuple[str, Labels]]] = {}
+        """Series of each instance that arrive as deltas. Not all of them are counters: franz-go does not mark its sums
+        as monotonic.
+        """
         self.count = 0
         """Number of series."""
         self.dropped = 0
         """Number of data points that were dropped because of a limit."""
 
-    def take(self, instance: UUID, labels: Mapping[str, str], points: Iterable[MetricPoint]) -> None:
-        """Store the data points of one push.
+    def take(self, instance: UUID, labels: Mapping[str, str], points: Collection[MetricPoint]) -> None:
+        """Store the data points of one push, and remove the series of the instance that it does not contain.
 
         Args:
             instance: Client instance.
@@ -61,6 +67,12 @@ class MetricSeries:
         self.labels_by_instance[instance] = labels
         self._pushed_ms[instance] = self._now_ms()
         values = self.values_by_instance.setdefault(instance, {})
+        counters = self._counters.setdefault(instance, set())
+        deltas = self._deltas.setdefault(instance, set())
+        for key in values.keys() - deltas - {(point.name, point.labels) for point in points}:
+            del values[key]
+            counters.discard(key)
+            self.count -= 1
         for point in points:
             key = (point.name, point.labels)
             before = values.get(key)
@@ -70,7 +82,9 @@ class MetricSeries:
                     continue
                 self.count += 1
                 if point.is_counter:
-                    self._counters.setdefault(instance, set()).add(point.name)
+                    counters.add(key)
+                if point.is_delta:
+                    deltas.add(key)
             values[key] = point.value + before if point.is_delta and before is not None else point.value
 
     def forget(self, instance: UUID) -> None:
@@ -79,6 +93,7 @@ class MetricSeries:
         self.labels_by_instance.pop(instance, None)
         self._pushed_ms.pop(instance, None)
         self._counters.pop(instance, None)
+        self._deltas.pop(instance, None)
 
     def write(self, page: Page) -> None:
         """Add the time since the latest push of each client instance to a page, and all series, ordered by metric."""
@@ -89,7 +104,7 @@ class MetricSeries:
         ]
         page.family(PUSH_AGE, "gauge", "Time since the latest push of a client.", ages)
         families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
-        counters = {family_of(name) for names in self._counters.values() for name in names}
+        counters = {family_of(name) for name in {name for keys in self._counters.values() for name, _ in keys}}
         for instance, values in self.values_by_instance.items():
             common = self.labels_by_instance[instance]
             for (name, labels), value in values.items():

@@ -162,6 +162,19 @@ def test_large_metrics_are_decoded_in_a_thread() -> None:
     assert len(apis.names()) == 500
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+def test_push_without_metrics_ends_the_series_of_the_client(codec: Codec) -> None:
+    # given
+    apis = MetricsApis()
+    answer = apis.get()
+    assert apis.push(answer, metrics_data(gauge("lag", number(5.0)))) is ErrorCode.NONE
+    apis.now_ms += answer.push_interval_ms
+    # when
+    error = apis.push(answer, b"", compression_type=codec)
+    # then
+    assert (error, apis.names(), len(apis.target.got)) == (ErrorCode.NONE, set(), 1)
+
+
 def test_changed_subscription_is_fetched_again_by_the_client() -> None:
     apis = MetricsApis()
     before = apis.get()

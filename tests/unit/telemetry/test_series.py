@@ -61,7 +61,7 @@ def test_names_of_counters_are_forgotten_with_their_client() -> None:
     series.take(A, {}, [counter("a", 1, is_delta=False), counter("b", 1, is_delta=False)])
     series.take(B, {}, [counter("b", 2, is_delta=False)])
     series.forget(A)
-    series.take(B, {}, [gauge("a", 1)])
+    series.take(B, {}, [gauge("a", 1), counter("b", 2, is_delta=False)])
     assert text(series) == [
         "# TYPE kafka_client_a gauge",
         "kafka_client_a 1",
@@ -108,4 +108,52 @@ def test_time_since_the_latest_push_of_each_client_is_written_until_it_is_forgot
     # then
     assert [line for line in page.text().splitlines() if line.startswith(PUSH_AGE)] == [
         PUSH_AGE + '{client_id="a"} 0.5'
+    ]
+
+
+def test_series_that_a_push_does_not_contain_ends_and_frees_its_room() -> None:
+    # given
+    series = MetricSeries(lambda: 2, now_ms=lambda: 0)
+    first, third = (("partition", "1"),), (("partition", "3"),)
+    series.take(A, {}, [gauge("lag", 1, *first), gauge("lag", 5, *third)])
+    # when
+    series.take(A, {}, [gauge("lag", 0, *first)])
+    count = series.count
+    series.take(B, {}, [gauge("lag", 2, *third)])
+    # then
+    assert (count, series.count, series.dropped) == (1, 2, 0)
+    assert text(series) == [
+        "# TYPE kafka_client_lag gauge",
+        'kafka_client_lag{partition="1"} 0',
+        'kafka_client_lag{partition="3"} 2',
+    ]
+
+
+def test_room_of_ended_series_is_used_by_the_same_push() -> None:
+    # given
+    series = MetricSeries(lambda: 1, now_ms=lambda: 0)
+    series.take(A, {}, [gauge("before", 1)])
+    # when
+    series.take(A, {}, [gauge("after", 2)])
+    # then
+    assert (text(series), series.dropped) == (["# TYPE kafka_client_after gauge", "kafka_client_after 2"], 0)
+
+
+def test_only_sums_with_deltas_stay_when_a_push_does_not_contain_them() -> None:
+    """Clients leave out a sum that has not changed. Those of franz-go are not marked as monotonic."""
+    # given
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
+    delta, total = counter("delta", 2, is_delta=True), counter("total", 7, is_delta=False)
+    series.take(A, {}, [delta, delta._replace(name="go", is_counter=False), total])
+    # when
+    series.take(A, {}, [])
+    series.take(A, {}, [delta, gauge("total", 1)])
+    # then
+    assert text(series) == [
+        "# TYPE kafka_client_delta counter",
+        "kafka_client_delta 4",
+        "# TYPE kafka_client_go gauge",
+        "kafka_client_go 2",
+        "# TYPE kafka_client_total gauge",
+        "kafka_client_total 1",
     ]

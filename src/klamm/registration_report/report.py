@@ -20,6 +20,7 @@ MAX_VERSIONS: Final = 1_000
 MAX_CONFIGS: Final = 200
 """Maximum number of configs, those with the most clients. A client may register arbitrary names."""
 MAX_WINDOWS: Final = 100_000
+"""Maximum number of counts of versions over time, those with the most clients. The Parquet files contain all."""
 DEFAULT_WINDOW: Final = "1 day"
 NOTHING: Final = "(none)"
 """Placeholder for the config where no client supports any."""

@@ -345,7 +345,7 @@ def windows(of_clients: DataFrame) -> DataFrame:
 def windows_of_stream(records: DataFrame, window: str, delay: str) -> DataFrame:
     """Count like ``windows`` in a stream. A window is dropped when the watermark has passed it by ``delay``.
 
-    Columns: ``start, software, version, clients``.
+    Columns: those of ``windows``.
 
     Args:
         records: Result of ``parsed`` for a stream.
@@ -366,5 +366,5 @@ def windows_of_stream(records: DataFrame, window: str, delay: str) -> DataFrame:
         .dropDuplicates(["window", "software", "version", "user", "client_id"])
         .groupBy("window", "software", "version")
         .agg(sf.count("*").alias("clients"))
-        .select(sf.col("window.start").alias("start"), "software", "version", "clients")
+        .select(sf.unix_millis("window.start").alias("start_ms"), "software", "version", "clients")
     )

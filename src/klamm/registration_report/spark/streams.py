@@ -7,22 +7,22 @@ JSON, so that a resumed run can publish at once.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import json
 import tempfile
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.sql import functions as sf
 
 from klamm.atomic_file import replace_file
 from klamm.client_configs.registrations import TOPIC
 from klamm.dataframes.errors import DataLossError
 from klamm.properties import SettingsError
-from klamm.registration_report.report import Report, VersionWindow, report_of
+from klamm.registration_report.report import MAX_WINDOWS, Report, VersionWindow, report_of
 from klamm.registration_report.restarts import SteadyStream
 from klamm.registration_report.spark import compatibility
-from klamm.registration_report.spark.summary import summarise
+from klamm.registration_report.spark.summary import summarise, version_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +125,9 @@ class Follower:
         replace_file(about, json.dumps(self._about))
         if (kept := self._directory / _WINDOWS).exists():
             rows = json.loads(kept.read_text(encoding="utf-8"))
-            self._windows = {(start, software, version): clients for start, software, version, clients in rows}
+            self._windows = _largest(
+                {(start, software, version): clients for start, software, version, clients in rows}
+            )
         if (kept := self._directory / _REPORT).exists():
             self._report = report_of(json.loads(kept.read_text(encoding="utf-8")))
             self._dirty = True
@@ -175,13 +177,20 @@ class Follower:
 
     def _take_windows(self, rows: DataFrame, _: int) -> None:
         # A batch that is repeated after a crash has the same result, because counts are totals, not differences.
-        changed = rows.select(sf.unix_millis("start").alias("start"), "software", "version", "clients").collect()
+        # A window that is left out is among the changed ones again when it has grown.
+        changed = version_windows(rows)
         if not changed:
             return
-        self._windows |= {(row.start, row.software, row.version): row.clients for row in changed}
+        windows = {(window.start_ms, window.software, window.version): window.clients for window in changed}
+        self._windows = _largest(self._windows | windows)
         rows_of_json = [[*key, clients] for key, clients in sorted(self._windows.items())]
         replace_file(self._directory / _WINDOWS, json.dumps(rows_of_json))
         self._dirty = True
+
+
+def _largest(windows: dict[Window, int]) -> dict[Window, int]:
+    """Return the windows that ``version_windows`` would keep: those with the most clients if there are too many."""
+    return dict(heapq.nlargest(MAX_WINDOWS, windows.items(), key=itemgetter(1)))
 
 
 def _in_step(queries: list[StreamingQuery]) -> bool:

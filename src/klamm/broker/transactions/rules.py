@@ -328,7 +328,12 @@ def end(
 
 
 def _is_retry_of_end(transaction: Transaction, producer: ProducerIdentity) -> bool:
-    """Return whether a producer repeats the EndTxn that raised its epoch or replaced its producer id."""
+    """Return whether a producer repeats the EndTxn that raised its epoch or replaced its producer id.
+
+    If the last end did neither, the previous epoch or producer id is that of a producer fenced by InitProducerId.
+    """
+    if not transaction.bumps_epoch:
+        return False
     if producer.producer_id == transaction.producer_id:
         return producer.producer_epoch + 1 == transaction.producer_epoch
     return (

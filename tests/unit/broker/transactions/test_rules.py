@@ -224,6 +224,28 @@ def test_exhausted_epoch_ends_with_a_new_producer_id() -> None:
     assert end_again(done, exhausted.identity, commit=True).is_repeated
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_end_txn_v5_of_fenced_producer_is_rejected_after_its_successor_ends_without_epoch_bump(*, commit: bool) -> None:
+    # given
+    fenced = initialized()
+    succeeded = ended(ongoing(initialized(fenced)), commit=commit, v2=False)
+
+    # when / then
+    with pytest.raises(ProducerFencedError):
+        end_again(succeeded, fenced.identity, commit=commit)
+
+
+def test_end_txn_v5_with_replaced_producer_id_is_rejected_after_its_successor_ends_without_epoch_bump() -> None:
+    # given
+    exhausted = replace(initialized(), producer_epoch=MAX_EPOCH)
+    successor = rules.rotate(exhausted, 8, expected=None, timeout_ms=1000, now_ms=NOON_MS)
+    succeeded = ended(ongoing(successor), commit=False, v2=False)
+
+    # when / then
+    with pytest.raises(InvalidProducerIdMappingError):
+        end_again(succeeded, exhausted.identity, commit=False)
+
+
 def test_fencing_aborts_open_transaction() -> None:
     begun = ongoing()
     fenced = rules.fence(begun, now_ms=NOON_MS)

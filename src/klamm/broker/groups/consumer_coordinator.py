@@ -12,7 +12,7 @@ from klamm.broker.groups.consumer.model import FIRST_EPOCH, JOIN_EPOCH
 from klamm.broker.groups.errors import GroupIdNotFoundError, NotCoordinatorError
 
 if TYPE_CHECKING:
-    from klamm.broker.groups.consumer.model import Assignment, HeartbeatAttempt, HeartbeatReply
+    from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings, TimingSource
     from klamm.broker.topics.catalog import TopicCatalog
@@ -67,9 +67,9 @@ class ConsumerGroupCoordinator:
             self._registry.after_step(entry)
         await self._registry.settle(entry)
         if needs_target:
-            reply = await self._continued(entry, group, reply, attempt.owned)
+            reply = await self._continued(entry, group, reply, attempt)
         if await self._waits_for_partitions(entry, group, reply):
-            reply = await self._continued(entry, group, reply, attempt.owned)
+            reply = await self._continued(entry, group, reply, attempt)
         return reply
 
     async def leave(self, group_id: str, member_id: str, instance_id: str | None, epoch: int) -> HeartbeatReply:
@@ -94,13 +94,13 @@ class ConsumerGroupCoordinator:
         return self._group(self._registry.entry(group_id), is_join=False)
 
     async def _continued(
-        self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply, owned: Assignment | None
+        self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply, attempt: HeartbeatAttempt
     ) -> HeartbeatReply:
         """Let the member of a reply take its next step, and return the reply that follows."""
         if not self._registry.is_current(entry):
             raise NotCoordinatorError("The group was read again from the disk, because a later change was not stored")
         if entry.group is group:
-            reply = group.continued(reply, owned, self._topics, self._registry.now())
+            reply = group.continued(reply, attempt.member_epoch, attempt.owned, self._topics, self._registry.now())
             self._registry.after_step(entry)
             await self._registry.settle(entry)
         return reply

@@ -105,12 +105,13 @@ class ConsumerHeartbeats(Membership):
         return tuple((topic_id, index) for topic_id, indexes in target.items() for index in indexes)
 
     def continued(
-        self, reply: HeartbeatReply, owned: Assignment | None, topics: SubscribableTopics, now: Moment
+        self, reply: HeartbeatReply, epoch: int, owned: Assignment | None, topics: SubscribableTopics, now: Moment
     ) -> HeartbeatReply:
         """Take the next step of a member whose reply has not been sent yet, and return the new reply.
 
         Args:
             reply: Reply to its heartbeat.
+            epoch: Member epoch in the heartbeat.
             owned: Partitions that the heartbeat reported as owned.
             topics: Topic catalog.
             now: Current time.
@@ -123,8 +124,8 @@ class ConsumerHeartbeats(Membership):
         after = self._reconcile(member, owned, topics, now)
         if after is member:
             return reply
-        # The client has not seen the reply: if it loses this one, it repeats its request with the epoch before both.
-        self.put(replace(after, previous_epoch=member.previous_epoch))
+        # The client has not seen the reply: if it loses this one, it repeats its request with the same epoch.
+        self.put(replace(after, previous_epoch=epoch))
         assignment = after.assigned if after.assigned != member.assigned else reply.assignment
         return replace(reply, member_epoch=after.member_epoch, assignment=assignment)
 

@@ -66,7 +66,7 @@ class AnyHistory(RuleBasedStateMachine):
             kept.clear()
         before = member.owned | kept
         member.topics = topics or member.topics
-        full = FakeMember(member_id=member.member_id, owned=before)
+        full = FakeMember(member_id=member.member_id, epoch=member.epoch, owned=before)
         replies: list[HeartbeatReply] = []
         code = self.clients.rejected(
             lambda: replies.append(
@@ -135,7 +135,9 @@ class AnyHistory(RuleBasedStateMachine):
 
     def _release(self, name: str, *, loses_response: bool) -> None:
         early, before = self.held.pop(name)
-        reply = self.clients.group.continued(early, before.assignment, self.clients.topics, self.clients.now)
+        reply = self.clients.group.continued(
+            early, before.epoch, before.assignment, self.clients.topics, self.clients.now
+        )
         member = self.members[name]
         if loses_response:
             member.is_full = True

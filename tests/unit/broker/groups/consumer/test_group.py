@@ -376,11 +376,11 @@ def test_held_heartbeat_response_returns_released_partitions() -> None:
     assert clients.group.awaited(reply) == ((topic_id, 2),)
     clients.beat(first)  # hears that it has to revoke
     assert clients.group.take_released() == {topic_id: frozenset()}
-    assert clients.group.continued(reply, None, clients.topics, clients.now) is reply
+    assert clients.group.continued(reply, 0, None, clients.topics, clients.now) is reply
     clients.beat(first)  # reports that it has done so
     assert clients.group.take_released() == {topic_id: {2}}
     assert clients.group.take_released() == {}
-    second.take(clients.group.continued(reply, None, clients.topics, clients.now))
+    second.take(clients.group.continued(reply, 0, None, clients.topics, clients.now))
 
     assert (second.epoch, indexes(second), clients.state) == (3, [2], "STABLE")
     assert clients.group.take_unsaved()
@@ -393,11 +393,29 @@ def test_lost_held_reply_is_sent_again() -> None:
     reply = clients.send("m2", 0, topics=["t"])
     clients.beat(first)
     clients.beat(first)
-    clients.group.continued(reply, None, clients.topics, clients.now)
+    clients.group.continued(reply, 0, None, clients.topics, clients.now)
 
     second = clients.join("m2", "t")
 
     assert (second.epoch, indexes(second)) == (3, [1])
+
+
+def test_heartbeat_whose_reply_with_a_later_target_was_lost_is_repeatable() -> None:
+    """K848-07."""
+    # given
+    clients = ConsumerGroupClients(t=2, u=1)
+    members = [clients.join("m1", "t", "u"), clients.join("m2", "t")]
+    clients.settle(*members)
+    first = members[0]
+    clients.topics.add("t", 3)
+    # when
+    clients.computes_target = False
+    early = clients.send(first.member_id, first.epoch, owned=first.assignment)
+    late = clients.group.continued(early, first.epoch, first.assignment, clients.topics, clients.now)
+    # then
+    assert (early.member_epoch, late.member_epoch) == (first.epoch, first.epoch + 1)
+    clients.beat(first)
+    assert first.epoch == late.member_epoch
 
 
 def test_heartbeat_without_awaited_members_is_not_held() -> None:
@@ -410,7 +428,7 @@ def test_heartbeat_without_awaited_members_is_not_held() -> None:
     clients.group.leave("m0", None, -1, clients.now)
 
     assert [clients.group.awaited(reply) for reply in (everything, nothing, late)] == [(), (), ()]
-    assert clients.group.continued(nothing, None, clients.topics, clients.now) is nothing
+    assert clients.group.continued(nothing, 0, None, clients.topics, clients.now) is nothing
 
 
 # ---- the interval between target assignments
@@ -473,7 +491,7 @@ def test_thousand_joining_members_are_assigned_in_their_second_heartbeat() -> No
     assert all(clients.group.awaited(reply) for _, reply in held)
     clients.beat(first)
     for member, reply in held:
-        member.take(clients.group.continued(reply, None, clients.topics, clients.now))
+        member.take(clients.group.continued(reply, member.epoch, None, clients.topics, clients.now))
 
     assert clients.state == "STABLE"
     assert {len(member.owned) for member in (first, *others)} == {1}

@@ -235,3 +235,17 @@ async def test_empty_consumer_group_accepts_classic_members(host: CoordinatorHos
         joined = await groups.classic.join("g", attempt("", version=3))
         assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 4)
         assert [group.group_type for group in groups.list_groups()] == ["classic"]
+
+
+async def test_consumer_group_that_its_last_member_left_accepts_any_protocol_type(host: CoordinatorHost) -> None:
+    # given
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+        await groups.consumers.leave("g", "m1", None, -1)
+        # when
+        joined = await groups.classic.join("g", attempt("", protocol_type="connect"))
+        # then
+        assert joined.error_code is ErrorCode.MEMBER_ID_REQUIRED
+        assert [(group.group_type, group.state.value) for group in groups.list_groups()] == [("classic", "Empty")]
+        joined = await groups.classic.join("g", attempt(joined.member_id, protocol_type="connect"))
+        assert (joined.error_code, joined.protocol_type) == (ErrorCode.NONE, "connect")

@@ -69,7 +69,7 @@ def to_consumer(
 
 
 def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLimits, now: Moment) -> ClassicGroup:
-    """Return a classic group with the members of a consumer group, which all use the classic protocol.
+    """Return a classic group with the members of a consumer group, if any, which all use the classic protocol.
 
     The members have to join again if one has left. They need not if the last member with the consumer protocol was a
     static member whose next instance uses the classic protocol: that one takes over its partitions.
@@ -96,7 +96,7 @@ def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLi
             )
         )
     classic.adopt(group.group_epoch, now)
-    if group.has_lost_member:
+    if group.has_lost_member and group.members:
         classic.rebalance(now)
     return classic
 

@@ -159,9 +159,12 @@ class OffsetCoordinator:
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Commit or drop the pending offsets of a transaction.
 
+        Committed offsets supersede older pending offsets of other transactions for the same partitions.
+
         The changes are submitted before this method returns. The caller submits the decision in the same turn of the
         event loop, so the store commits both together or neither.
         """
+        overtaken = self._registry.pending.overtake_older(producer_id) if is_commit else {}
         for group_id, commits in self._registry.pending.take(producer_id).items():
             entry = self._registry.entry_or_new(group_id)
             changes: list[Change] = [
@@ -174,7 +177,7 @@ class OffsetCoordinator:
                 kept = [commit for commit in commits if self._topics.by_id(commit.topic_id) is not None]
                 for commit in kept:
                     self._registry.offsets.put(commit)
-                changes += kept
+                changes += [*overtaken[group_id], *kept]
             self._registry.submit(entry, changes)
             self._registry.after_step(entry)
 

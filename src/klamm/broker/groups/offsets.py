@@ -129,26 +129,32 @@ _NOTHING: Final = frozenset[_Partition]()
 
 
 class PendingOffsets:
-    """Pending offsets of all open transactions. Used on the event loop only, so it needs no lock."""
+    """Pending offsets of all open transactions. Used on the event loop only, so it needs no lock.
+
+    Of the pending offsets that several producers have for a partition, the one that was added last wins, whichever
+    transaction ends last. The order of those loaded from the store is unknown: of these, the one that is committed last
+    wins.
+    """
 
     def __init__(self, stored: Iterable[PutPendingOffset] = ()) -> None:
-        self._groups: dict[str, dict[int, dict[_Partition, PutGroupOffset]]] = {}
-        """Pending offsets by group and producer id. Nothing in it is empty."""
+        self._groups: dict[str, dict[int, dict[_Partition, tuple[int, PutGroupOffset]]]] = {}
+        """Pending offsets by group and producer id, with their sequence numbers. Nothing in it is empty."""
         self._groups_of: dict[int, dict[str, None]] = {}
         """Groups in which a producer has pending offsets, in the order of its commits."""
+        self._sequence = 0
+        """Sequence number of the last added offset. Those loaded from the store have 0."""
         for pending in stored:
-            self.put(pending.producer_id, pending.commit)
+            self._put(pending.producer_id, pending.commit)
 
     def put(self, producer_id: int, commit: PutGroupOffset) -> None:
         """Add a pending offset. The last one of a transaction wins."""
-        commits = self._groups.setdefault(commit.group_id, {}).setdefault(producer_id, {})
-        commits[commit.topic_id, commit.partition] = commit
-        self._groups_of.setdefault(producer_id, {})[commit.group_id] = None
+        self._sequence += 1
+        self._put(producer_id, commit)
 
     def take(self, producer_id: int) -> dict[str, tuple[PutGroupOffset, ...]]:
         """Remove and return a producer's pending offsets, by group."""
         return {
-            group_id: tuple(self._remove(group_id, producer_id).values())
+            group_id: tuple(commit for _, commit in self._remove(group_id, producer_id).values())
             for group_id in tuple(self._groups_of.get(producer_id, ()))
         }
 
@@ -166,14 +172,23 @@ class PendingOffsets:
         key = commit.topic_id, commit.partition
         producers = self._groups.get(commit.group_id, {})
         overtaken = [producer_id for producer_id, commits in producers.items() if key in commits]
-        for producer_id in overtaken:
-            self._drop(commit.group_id, producer_id, key)
-        return [
-            DropPendingOffset(
-                producer_id=producer_id, group_id=commit.group_id, topic_id=commit.topic_id, partition=commit.partition
-            )
-            for producer_id in overtaken
-        ]
+        return [self._drop(commit.group_id, producer_id, key) for producer_id in overtaken]
+
+    def overtake_older(self, producer_id: int) -> dict[str, list[DropPendingOffset]]:
+        """Remove other producers' pending offsets that the commit of a producer's later ones supersedes, by group."""
+        removals = {}
+        for group_id in self._groups_of.get(producer_id, ()):
+            producers = self._groups[group_id]
+            own = producers[producer_id]
+            overtaken = [
+                (other_id, key)
+                for other_id, commits in producers.items()
+                if other_id != producer_id
+                for key in own.keys() & commits.keys()
+                if commits[key][0] < own[key][0]
+            ]
+            removals[group_id] = [self._drop(group_id, other_id, key) for other_id, key in overtaken]
+        return removals
 
     def drop_topic(self, topic_id: UUID) -> None:
         """Remove all pending offsets of a deleted topic."""
@@ -192,13 +207,19 @@ class PendingOffsets:
         for producer_id in tuple(self._groups.get(group_id, ())):
             self._remove(group_id, producer_id)
 
-    def _drop(self, group_id: str, producer_id: int, key: _Partition) -> None:
+    def _put(self, producer_id: int, commit: PutGroupOffset) -> None:
+        commits = self._groups.setdefault(commit.group_id, {}).setdefault(producer_id, {})
+        commits[commit.topic_id, commit.partition] = self._sequence, commit
+        self._groups_of.setdefault(producer_id, {})[commit.group_id] = None
+
+    def _drop(self, group_id: str, producer_id: int, key: _Partition) -> DropPendingOffset:
         commits = self._groups[group_id][producer_id]
         del commits[key]
         if not commits:
             self._remove(group_id, producer_id)
+        return DropPendingOffset(producer_id=producer_id, group_id=group_id, topic_id=key[0], partition=key[1])
 
-    def _remove(self, group_id: str, producer_id: int) -> dict[_Partition, PutGroupOffset]:
+    def _remove(self, group_id: str, producer_id: int) -> dict[_Partition, tuple[int, PutGroupOffset]]:
         groups, producers = self._groups_of[producer_id], self._groups[group_id]
         del groups[group_id]
         if not groups:

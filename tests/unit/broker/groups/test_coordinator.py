@@ -444,6 +444,41 @@ async def test_end_of_transaction_changes_each_group_once(
         assert [await fetch(groups, group_id) for group_id in ("g", "h")] == [expected, expected]
 
 
+async def pend(groups: GroupCoordinator, producer_id: int, value: int) -> None:
+    await groups.offsets.commit_in_transaction(Committer(group_id="g"), producer_id, [offset(value=value)], AsyncMock())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_older_pending_offset_does_not_replace_newer_one_that_was_committed_first(
+    host: CoordinatorHost, *, restarts: bool
+) -> None:
+    # given
+    async with host.running() as groups:
+        await pend(groups, 8, 10)
+        await pend(groups, 7, 20)
+        # when
+        groups.offsets.end_transaction(7, is_commit=True)
+        if not restarts:
+            groups.offsets.end_transaction(8, is_commit=True)
+            # then
+            assert await fetch(groups) == {("a", 0): 20}
+    async with host.running() as groups:
+        groups.offsets.end_transaction(8, is_commit=True)
+        assert await fetch(groups) == {("a", 0): 20}
+
+
+async def test_older_pending_offset_is_committed_after_newer_one_was_aborted(host: CoordinatorHost) -> None:
+    # given
+    async with host.running() as groups:
+        await pend(groups, 8, 10)
+        await pend(groups, 7, 20)
+        # when
+        groups.offsets.end_transaction(7, is_commit=False)
+        groups.offsets.end_transaction(8, is_commit=True)
+        # then
+        assert await fetch(groups) == {("a", 0): 10}
+
+
 async def test_offsets_are_deleted_unless_the_group_uses_them(host: CoordinatorHost) -> None:
     """KIP-496."""
     subscription = b"\0\0\0\0\0\1\0\1a"

@@ -41,6 +41,33 @@ def test_non_transactional_commit_removes_pending_offset() -> None:
     assert pending.of_group("g") == {(OTHER, 0)}
 
 
+def test_committed_transaction_supersedes_only_older_pending_offsets_of_its_partitions() -> None:
+    # given
+    pending = PendingOffsets()
+    pending.put(7, commit(1))
+    pending.put(7, commit(1, topic_id=OTHER))
+    pending.put(8, commit(2))
+    pending.put(9, commit(3))
+    # when
+    removals = pending.overtake_older(8)
+    # then
+    assert removals == {"g": [DropPendingOffset(producer_id=7, group_id="g", topic_id=TOPIC, partition=0)]}
+    assert [pending.take(producer_id) for producer_id in (7, 8, 9)] == [
+        {"g": (commit(1, topic_id=OTHER),)},
+        {"g": (commit(2),)},
+        {"g": (commit(3),)},
+    ]
+
+
+def test_loaded_pending_offsets_are_superseded_by_added_ones_only() -> None:
+    # given
+    pending = PendingOffsets([PutPendingOffset(producer_id=producer_id, commit=commit(1)) for producer_id in (7, 8)])
+    # when / then
+    assert pending.overtake_older(8) == {"g": []}
+    pending.put(9, commit(2))
+    assert [removal.producer_id for removal in pending.overtake_older(9)["g"]] == [7, 8]
+
+
 def test_pending_offsets_of_deleted_topic_or_group_are_dropped() -> None:
     pending = PendingOffsets()
     pending.put(7, commit(1))

@@ -281,6 +281,8 @@ class OffsetCoordinator:
     ) -> tuple[ErrorCode, ...]:
         """Delete committed offsets (KIP-496), and return one error code per partition when the change is on disk.
 
+        The pending offsets that open transactions have for these partitions are dropped, too.
+
         Raises:
             GroupIdNotFoundError: The group does not exist.
             NonEmptyGroupError: The group has members and another protocol type than "consumer".
@@ -302,7 +304,7 @@ class OffsetCoordinator:
         for removal in removals:
             self._registry.offsets.drop(removal)
         if removals:
-            self._registry.submit(entry, removals)
+            self._registry.submit(entry, [*self._overtake(group_id, removals), *removals])
             await self._registry.settle(entry)
         return tuple(
             await slices.listed(
@@ -377,13 +379,8 @@ class OffsetCoordinator:
             raise IllegalGenerationError from None
 
     async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset], by_topic: _ByTopic) -> None:
-        changes: list[Change] = []
         group_id = entry.group.group_id
-        pending = self._registry.pending.of_group(group_id)
-        if pending:
-            for commit in commits:
-                if (commit.topic_id, commit.partition) in pending:
-                    changes += self._registry.pending.overtake(commit)
+        changes = self._overtake(group_id, commits)
         if commits:
             self._registry.offsets.put_all(group_id, by_topic)
             changes += commits
@@ -391,6 +388,16 @@ class OffsetCoordinator:
             self._registry.submit(entry, changes)
         self._registry.after_step(entry)
         await self._registry.settle(entry)
+
+    def _overtake(self, group_id: str, later: Sequence[PutGroupOffset | DropGroupOffset]) -> list[Change]:
+        """Remove the pending offsets that later commits or deletions of one group supersede."""
+        changes: list[Change] = []
+        pending = self._registry.pending.of_group(group_id)
+        if pending:
+            for item in later:
+                if (item.topic_id, item.partition) in pending:
+                    changes += self._registry.pending.overtake(item)
+        return changes
 
     def _is_too_long(self, metadata: str) -> bool:
         limit = self._settings.offset_metadata_max_bytes

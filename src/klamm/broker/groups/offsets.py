@@ -167,12 +167,12 @@ class PendingOffsets:
         """Return whether a group has pending offsets."""
         return group_id in self._groups
 
-    def overtake(self, commit: PutGroupOffset) -> list[DropPendingOffset]:
-        """Remove the pending offsets that a non-transactional commit supersedes: the later commit wins."""
-        key = commit.topic_id, commit.partition
-        producers = self._groups.get(commit.group_id, {})
+    def overtake(self, later: PutGroupOffset | DropGroupOffset) -> list[DropPendingOffset]:
+        """Remove the pending offsets that a later non-transactional commit, or a deletion, supersedes."""
+        key = later.topic_id, later.partition
+        producers = self._groups.get(later.group_id, {})
         overtaken = [producer_id for producer_id, commits in producers.items() if key in commits]
-        return [self._drop(commit.group_id, producer_id, key) for producer_id in overtaken]
+        return [self._drop(later.group_id, producer_id, key) for producer_id in overtaken]
 
     def overtake_older(self, producer_id: int) -> dict[str, list[DropPendingOffset]]:
         """Remove other producers' pending offsets that the commit of a producer's later ones supersedes, by group."""

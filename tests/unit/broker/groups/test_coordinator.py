@@ -479,6 +479,19 @@ async def test_older_pending_offset_is_committed_after_newer_one_was_aborted(hos
         assert await fetch(groups) == {("a", 0): 10}
 
 
+async def test_offset_deletion_discards_pending_offsets_too(host: CoordinatorHost) -> None:
+    # given
+    async with host.running() as groups:
+        await commit(groups, offset(value=5))
+        await pend(groups, 7, 10)
+        # when
+        assert await groups.offsets.delete("g", [("a", 0)]) == (ErrorCode.NONE,)
+    # then
+    async with host.running() as groups:
+        groups.offsets.end_transaction(7, is_commit=True)
+        assert await fetch(groups) == {}
+
+
 async def test_offsets_are_deleted_unless_the_group_uses_them(host: CoordinatorHost) -> None:
     """KIP-496."""
     subscription = b"\0\0\0\0\0\1\0\1a"

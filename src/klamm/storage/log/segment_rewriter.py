@@ -10,7 +10,6 @@ long as the marker.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import time
@@ -21,6 +20,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import (
     BATCH_OVERHEAD,
+    LOG_OVERHEAD,
     Codec,
     ControlType,
     decode_marker,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.protocol.records import Record, RecordBatch
+    from klamm.storage.log.files import Buffer
     from klamm.storage.log.segment import AbortedTxn
 
 
@@ -91,6 +92,8 @@ _RECORDS_BETWEEN_RESTS: Final = 1000
 _MAX_SLEEP_S: Final = 0.2
 _LATEST_HORIZON: Final = 2**62 - 1
 """Latest delete horizon: the timestamps of a batch with it are stored as differences to it, which fit into 63 bits."""
+_CHUNK_BYTES: Final = 1024 * 1024
+"""Size of the read buffer of a segment."""
 _ENTRY_BYTES: Final = 160
 """Approximate memory per key in the map, besides the bytes of the key."""
 
@@ -230,6 +233,7 @@ def find_last_offsets(
 
     Raises:
         KafkaApiError: A batch is damaged.
+        OSError: A file cannot be read.
         StoppedError: The broker is stopping.
     """
     sweep = sweep if sweep is not None else TransactionSweep()
@@ -320,17 +324,23 @@ def _copy(path: Path, built: LogSegment, rules: Rules, shape: SegmentShape, pace
 
 
 def _batches(path: Path) -> Iterator[RecordBatch]:
-    if path.stat().st_size == 0:
-        return
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    for batch in iter_batches(memoryview(mapped)):  # the mapping is closed with its last view
-        if not verify_crc(batch):  # otherwise its new checksum would hide the damage
-            raise CorruptBatchError(f"The batch at offset {batch.base_offset} of {path} has a wrong checksum")
-        yield batch
+    """Iterate over the batches of a file, and check their checksums.
+
+    The file is not mapped into memory, because an unreadable disk sector or a truncation by another program would then
+    end the process with SIGBUS.
+    """
+    with path.open("rb", buffering=_CHUNK_BYTES) as file:
+        file_size = os.fstat(file.fileno()).st_size
+        while head := file.read(LOG_OVERHEAD):
+            length = int.from_bytes(head[8:], "big", signed=True)
+            data = head + file.read(min(max(length, 0), file_size))  # a damaged length must not allocate 2 GiB
+            (batch,) = iter_batches(data)
+            if not verify_crc(batch):  # otherwise its new checksum would hide the damage
+                raise CorruptBatchError(f"The batch at offset {batch.base_offset} of {path} has a wrong checksum")
+            yield batch
 
 
-def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | bytearray | None:
+def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> Buffer | None:
     """Return a marker as it is kept, None if it is removed.
 
     A marker that is no longer needed gets a delete horizon when that is first seen, and is removed after the horizon.
@@ -339,15 +349,15 @@ def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | byte
     if entry is not None:
         built.aborted.append(entry)
     if not is_empty:
-        return bytes(batch.buffer)
+        return batch.buffer
     if batch.has_delete_horizon and rules.now_ms >= batch.base_timestamp and not rules.fences(batch):
         return None
     if batch.has_delete_horizon or not batch.record_count:
-        return bytes(batch.buffer)
+        return batch.buffer
     return _rebuilt(batch, decode_records(batch), rules.new_horizon)
 
 
-def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearray | None:
+def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> Buffer | None:
     """Return a batch with its kept records; None if it is removed."""
     horizon = batch.base_timestamp if batch.has_delete_horizon else None
     is_aborted = rules.sweep.is_aborted(batch)
@@ -360,7 +370,7 @@ def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearra
     if horizon is None and any(record.value is None for record in kept):
         new_horizon = rules.new_horizon
     if len(kept) == count and new_horizon == horizon:
-        return bytes(batch.buffer)
+        return batch.buffer
     if not kept and batch.last_offset not in rules.producers_last_offsets:
         return None
     return _rebuilt(batch, kept, new_horizon)

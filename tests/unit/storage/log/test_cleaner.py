@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
 import os
 import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
@@ -28,7 +30,6 @@ from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
-    from pathlib import Path
 
 DAY_MS = 86_400_000
 
@@ -238,6 +239,60 @@ def test_corrupt_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: 
     assert crashable.log.size == size
     assert crashable.log.is_uncleanable
     assert "cannot be compacted" in caplog.text
+
+
+def test_unreadable_segment_is_reported_and_other_logs_are_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    class UnreadableFile(io.FileIO):
+        def readinto(self, _: object) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    open_path = Path.open
+
+    def open_file(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.parent.name == "t-0" and path.suffix == ".log":
+            return io.BufferedReader(UnreadableFile(path))
+        return open_path(path, *arguments, **options)
+
+    crashable = compacted(tmp_path)
+    crashable.partitions.append((TOPIC_ID, "t", 1))
+    crashable.open()
+    other = crashable.manager.get(TOPIC_ID, 1)
+    assert other is not None
+    for log in (crashable.log, other):
+        for _ in range(20):
+            log.append(batch("x" * 100, key=b"a"))
+    size, other_size = crashable.log.size, other.size
+    # when
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", open_file)
+        saved = asyncio.run(crashable.manager.cleaner.clean())
+    # then
+    assert "t-0 cannot be compacted, will be retried: [Errno 5]" in caplog.text
+    assert (crashable.log.size, saved) == (size, other_size - other.size)
+    assert saved > 0
+
+
+def test_segment_truncated_during_compaction_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # given
+    class TruncatingPace(segment_rewriter.Pace):
+        def did(self, size: int) -> None:
+            super().did(size)
+            if size:  # the first batch was read
+                os.truncate(path, size + BATCH_OVERHEAD)
+
+    crashable = compacted(tmp_path, segment_bytes="10000000", max_message_bytes="5000000")
+    for value in ("x", "x" * 3_000_000):  # more than is read at once
+        crashable.log.append(batch(value, key=b"a"))
+    crashable.log.roll()
+    path = crashable.log.segments[0].file.path
+    # when
+    saved = asyncio.run(compact(crashable.log, NOON_MS, pace=TruncatingPace()))
+    # then
+    assert saved == 0
+    assert "t-0 cannot be compacted: Record batch declares 3000075 bytes" in caplog.text
 
 
 def test_log_is_compacted_after_an_unexpected_error(

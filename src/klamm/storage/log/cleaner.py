@@ -179,6 +179,7 @@ class Cleaner:
 
 
 def _is_cleanable(log: PartitionLog) -> bool:
+    """Return whether a log may be compacted. As in Kafka, a pass is abandoned when this is no longer so."""
     is_usable = not log.is_deleted and not log.is_uncleanable and log.failure is None
     return is_usable and log.config.is_compacted
 
@@ -285,13 +286,13 @@ async def _compact(
     waiting = [segment for segment in plan.segments if segment.base_offset < offset_map.end_offset]
     saved = 0
     try:
-        while waiting and not log.is_deleted:
+        while waiting and _is_cleanable(log):
             count, less = await _rewrite_some(log, waiting, plan.end, rules=rules, pace=pace, disk=disk)
             saved += less
             waiting = waiting[count:]
     finally:
         await in_thread(None, shutil.rmtree, log.directory / WORK, ignore_errors=True)
-    if not log.is_deleted:
+    if _is_cleanable(log):  # otherwise the pass was abandoned
         log.compacted_up_to = max(log.compacted_up_to, offset_map.end_offset)
     if saved:
         logger.info("Compacted %s: %d bytes saved", log.name, saved)
@@ -331,10 +332,10 @@ async def _rewrite_some(
         pace=pace,
     )
     group = segments[: made.count]
-    if _is_gone(log, group):
+    if _is_abandoned(log, group):
         return made.count, 0
     await in_thread(None, segment_swap.decide, directory, [segment.base_offset for segment in group], disk)
-    if _is_gone(log, group):
+    if _is_abandoned(log, group):
         if (directory / READY).exists():
             await in_thread(None, segment_swap.clean_up, directory, disk)
         return made.count, 0
@@ -344,9 +345,12 @@ async def _rewrite_some(
     return made.count, saved
 
 
-def _is_gone(log: PartitionLog, group: Sequence[LogSegment]) -> bool:
-    """Return whether the topic or one of the segments was deleted while the thread worked."""
-    return log.is_deleted or any(segment not in log.segments for segment in group)
+def _is_abandoned(log: PartitionLog, group: Sequence[LogSegment]) -> bool:
+    """Return whether segments must not be replaced, because of a change while the thread worked.
+
+    The log was deleted, has failed or is no longer compacted, or retention has removed one of the segments.
+    """
+    return not _is_cleanable(log) or any(segment not in log.segments for segment in group)
 
 
 def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> None:

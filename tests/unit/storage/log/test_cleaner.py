@@ -30,6 +30,7 @@ from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+    from types import ModuleType
 
 DAY_MS = 86_400_000
 
@@ -223,6 +224,37 @@ def test_topic_deleted_during_compaction_is_ignored(tmp_path: Path, monkeypatch:
 
     assert run(crashable) == 0
     crashable.manager.delete_topic(TOPIC_ID)
+
+
+@pytest.mark.parametrize("is_failed", [False, True], ids=["no longer compacted", "offline"])
+@pytest.mark.parametrize("step", [(segment_rewriter, "rewrite"), (segment_swap, "decide")], ids=["rewrite", "decide"])
+def test_log_that_must_not_be_compacted_any_more_keeps_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[ModuleType, str], *, is_failed: bool
+) -> None:
+    # given
+    crashable = compacted(tmp_path)
+    for _ in range(20):
+        crashable.log.append(batch("x" * 100, key=b"a"))
+    log, before = crashable.log, read_all(crashable.log)
+    whole = getattr(*step)
+
+    def change_after(*arguments: object, **options: object) -> object:
+        made = whole(*arguments, **options)
+        if is_failed:
+            log.take_offline(OSError(errno.EIO, os.strerror(errno.EIO)))
+        else:
+            crashable.configs["cleanup.policy"] = "delete"
+            crashable.manager.update_config(TOPIC_ID)
+        return made
+
+    monkeypatch.setattr(*step, change_after)
+    # when
+    saved = run(crashable)
+    # then
+    assert (saved, log.compacted_up_to) == (0, 0)
+    assert not [path for path in log.directory.iterdir() if path.is_dir()]
+    log.failure = None
+    assert read_all(log) == before
 
 
 def test_corrupt_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

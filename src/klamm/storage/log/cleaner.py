@@ -78,6 +78,8 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stop = threading.Event()
+        self._pace = Pace()
+        """Pauses of the current or latest pass."""
         self._is_interrupted = False
         """Whether logs were left out because their configs were not durable."""
         self._reports = ErrorReports()
@@ -87,7 +89,12 @@ class Cleaner:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="log cleaner")
 
     def check_soon(self, logs: Sequence[PartitionLog] | None) -> None:
-        """Look for logs to compact now, because the configs of these logs have changed. None means all logs."""
+        """Look for logs to compact now, because the configs of these logs have changed. None means broker configs.
+
+        A change of the I/O rate applies to a running pass at once.
+        """
+        if logs is None:
+            self._pace.bytes_per_s = self._settings().cleaner_bytes_per_s
         if logs is None or any(log.config.is_compacted for log in logs):
             for log in logs or ():
                 log.is_uncleanable = False
@@ -136,12 +143,12 @@ class Cleaner:
             settings = self._settings()
             if settings.cleaner_bytes_per_s == 0:
                 break  # not a byte may be read; like Kafka, wait for another rate
-            pace = Pace(settings.cleaner_bytes_per_s, self._stop)
+            self._pace = Pace(settings.cleaner_bytes_per_s, self._stop)
             try:
                 # Its configs may change while it is flushed.
                 if not await self._is_checkpointed(log) or not self._may_clean(log):
                     continue
-                saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
+                saved += await compact(log, self._now_ms(), settings=settings, pace=self._pace)
             except OSError as error:
                 self._reports.report(log.name, "cannot be compacted", error)
                 # After a failed fsync of the directory, that of the next flush would succeed without its new names.

@@ -105,11 +105,13 @@ class StoppedError(Exception):
 class Pace:
     """Pauses between batches, which limit the thread to ``log.cleaner.io.max.bytes.per.second``.
 
-    They also release the interpreter for requests. Used by one thread; any thread may set ``stop``.
+    They also release the interpreter for requests. Used by one thread; any thread may set ``bytes_per_s`` and ``stop``.
     """
 
     def __init__(self, bytes_per_s: float = float("inf"), stop: threading.Event | None = None) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
+        """Limit. A change ends the current pause, and bytes from before it no longer count. 0 means pause."""
+        self._measured = bytes_per_s
         self._stop = stop if stop is not None else threading.Event()
         self._began = self._resumed = time.perf_counter()
         self._bytes = 0
@@ -122,16 +124,20 @@ class Pace:
         """
         self._bytes += size
         now = time.perf_counter()
-        ahead_s = self._bytes / self._bytes_per_s - (now - self._began)
-        while ahead_s > 0 and not self._stop.is_set():
+        while (ahead_s := self._ahead_s(now)) > 0 and not self._stop.is_set():
             time.sleep(min(ahead_s, _MAX_SLEEP_S))
             now = self._resumed = time.perf_counter()
-            ahead_s = self._bytes / self._bytes_per_s - (now - self._began)
         if now - self._resumed >= _WORK_S:
             time.sleep(_PAUSE_S)
             self._resumed = time.perf_counter()
         if self._stop.is_set():
             raise StoppedError
+
+    def _ahead_s(self, now: float) -> float:
+        """Return the time to pause until the work is within the limit."""
+        if self._measured != self.bytes_per_s:
+            self._measured, self._began, self._bytes = self.bytes_per_s, now, 0
+        return self._bytes / self._measured - (now - self._began) if self._measured else _MAX_SLEEP_S
 
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
         """Iterate over the records of a batch, possibly millions, with pauses.

@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
@@ -666,6 +667,41 @@ def test_io_rate_of_zero_pauses_compaction(tmp_path: Path) -> None:
     assert asyncio.run(cleaner.clean()) == 0
     rates.pop(0)
     assert asyncio.run(cleaner.clean()) > 0
+
+
+async def test_running_pass_follows_changes_of_its_io_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    loop, paused, resumed = asyncio.get_running_loop(), asyncio.Event(), threading.Semaphore(0)
+
+    def sleep(_: float) -> None:
+        loop.call_soon_threadsafe(paused.set)
+        resumed.acquire()
+
+    monkeypatch.setattr(segment_rewriter, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=sleep))
+    crashable = compacted(tmp_path)
+    filled_segments(crashable, 60, keys=3)
+    rates = [0.001]
+    cleaner = Cleaner(
+        crashable.manager,
+        now_ms=crashable.clock,
+        settings=lambda: HousekeepingSettings(cleaner_bytes_per_s=rates[-1]),
+    )
+    cleaning = asyncio.create_task(cleaner.clean())
+    try:
+        async with asyncio.timeout(20):
+            # when
+            for rate, steps in ((0.0, 1), (float("inf"), 1000)):
+                await paused.wait()
+                paused.clear()
+                rates.append(rate)
+                cleaner.check_soon(None)
+                resumed.release(steps)
+            # then
+            assert await asyncio.shield(cleaning) > 0
+    finally:
+        await cleaner.close()
+        resumed.release(1000)
+        await asyncio.wait([cleaning])
 
 
 def test_compaction_stops_with_the_broker(tmp_path: Path) -> None:

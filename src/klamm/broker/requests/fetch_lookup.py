@@ -194,7 +194,7 @@ class FetchLookup:
         each.log, each.seen = log, log.high_watermark
         if wanted.last_fetched_epoch >= 0 and self._has_diverged(wanted, answer, log):
             self._has_failed = True
-        elif (offset := wanted.fetch_offset) != each.seen or log.failure is not None:
+        elif (offset := wanted.fetch_offset) != each.seen:
             max_bytes = min(wanted.max_bytes, left)
             if self._is_committed:
                 records = find_committed(log, offset, max_bytes, min_one_batch=self.size == 0)

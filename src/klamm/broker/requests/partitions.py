@@ -63,7 +63,7 @@ def leader_log(
             metadata names is final for librdkafka.
         FencedLeaderEpochError: The client's leader epoch is older than the current one.
         UnknownLeaderEpochError: The client's leader epoch is newer than the current one.
-        StorageError: The log cannot be opened.
+        StorageError: The log cannot be opened or is offline.
     """
     if not topic.has_partition(partition):
         raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
@@ -77,6 +77,7 @@ def leader_log(
         if context.services.topics.by_id(topic.topic_id) is None:  # deleted during the request
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
         raise NotLeaderOrFollowerError(f"{topic.name}-{partition} is being created")
+    log.check_online()
     if current_leader_epoch not in (ANY_EPOCH, log.leader_epoch):
         if current_leader_epoch < log.leader_epoch:
             raise FencedLeaderEpochError(f"Leader epoch of {log.name} is {log.leader_epoch}")

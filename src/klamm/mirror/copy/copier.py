@@ -335,12 +335,17 @@ class Copier:
         copy.stop(reason)
 
     def _start_again(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
-        """Forget a copy, so that the partition is started again."""
+        """Forget a copy, so that the partition is started again.
+
+        With transactions, the producer drops it from the active ones once it is idle. Until then it counts for the open
+        transaction, which must not be committed if the target may have a batch of it without its source offset.
+        """
         self._starts_again = True
         self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
         self._unstarted[copy.partition_id] = reason
         del self._copies[key]
-        self._active.pop(key, None)
+        if self._transactions is None:
+            self._active.pop(key, None)
 
     def _drive_transactions(self, now: float, *, ending: bool) -> None:
         if self._transactions is None:

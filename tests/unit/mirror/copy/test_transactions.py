@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from typing import TYPE_CHECKING, Any
+from unittest.mock import create_autospec
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from klamm.kafka_client.data.cluster import TopicState
 from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy import transactions as module
+from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.copy.transactions import HeldUpError, ShardSettings, ShardTransactions
@@ -24,6 +26,7 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
+from tests.support.copiers import copy_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -402,6 +405,28 @@ def test_stopped_partition_before_retry_loses_transaction(shard: Shard) -> None:
     assert not shard.copies[0].is_idle
     with pytest.raises(TransactionLostError):
         shard.drive(11.0)
+
+
+def test_restart_of_partition_with_unknown_outcome_loses_transaction(
+    shard: Shard, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    made = iter((shard.transactions, create_autospec(ShardTransactions, instance=True, is_idle=True)))
+    monkeypatch.setattr("klamm.mirror.copy.copier.ShardTransactions", lambda *_, **__: next(made))
+    copier = Copier(copy_settings("h:1", "h:2", alias="A", shards=4, shard=1), [], clock=target.clock)
+    shard.fetch()
+    shard.drive(0.0)
+    shard.copies[0].put_back(shard.send(), "UNKNOWN_SERVER_ERROR", retry_at=0.0)
+    shard.copies[0].stop("UNKNOWN_SERVER_ERROR")
+    copier.add(shard.copies[0])
+    # when
+    copier.restarts = {"t": 1}
+    copier.restart_stopped()
+    copier.run(lambda: True)
+    copier.close()
+    # then
+    assert "a transaction is lost and its records are copied again" in caplog.text
+    assert "commit" not in target.asked
 
 
 def test_rejected_batch_keeps_transaction(shard: Shard, target: Target) -> None:

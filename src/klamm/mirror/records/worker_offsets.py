@@ -146,7 +146,7 @@ def first_cluster(flow: FlowSettings, cluster_id: str, *, stores: bool = True) -
 
 
 def forget_topics(flow: FlowSettings, topics: Collection[str]) -> None:
-    """Delete the source offsets and ids of topics, so that topics with these names are mirrored from the beginning.
+    """Delete the source offsets, then the ids of topics, so that topics with these names begin at their first record.
 
     Raises:
         ConnectionLostError, KafkaApiError, ProtocolError: They cannot be deleted now. Repeating the call is safe.
@@ -160,15 +160,14 @@ def forget_topics(flow: FlowSettings, topics: Collection[str]) -> None:
                 stored = _read(cluster, name, flow.source_alias, attempts=_ATTEMPTS)
                 if stored.hidden:
                     raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
-                _write(
-                    cluster,
-                    name,
-                    [
+                # The topic ids last: an offset without its id counts for any later topic with the same name.
+                for kind in ("source offset", "topic id"):
+                    tombstones = [
                         Record(key=record.key, value=None, timestamp=wall_clock_ms())
                         for key, record in stored.newest.items()
-                        if key.topic in topics and key.kind != "promotion" and record.value is not None
-                    ],
-                )
+                        if key.kind == kind and key.topic in topics and record.value is not None
+                    ]
+                    _write(cluster, name, tombstones)
 
 
 @contextlib.contextmanager

@@ -389,7 +389,7 @@ class FlowControl:
         self._logged, self._rejected = self._rejected, {}
         check_loops(self._settings, shared_topics(self._source, self._target))
         here = partition_counts(self._source)
-        selected = selected_topics(here, self._settings.selection)
+        selected = self._deletion.mirrorable(selected_topics(here, self._settings.selection))
         self._warn_if_none(here, selected)
         self._warn_of_conflicts(selected)
         counts = partition_counts(self._target)

@@ -17,7 +17,8 @@ The start of each grace period and the deletions of the past hour are kept in me
 both again, so it can only delay a deletion of a topic. Grace periods also start again after the topics were not
 refreshed for some time: the source does not answer, the flow is stopped, or another process mirrors it. After a
 deletion, the source offsets of the topic are deleted too. A later source topic with that name is mirrored from its
-beginning.
+beginning, but not before. If the mirror ends in between, they stay, and such a topic is STOPPED as one that was created
+again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from klamm.kafka_client.errors import error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import delete_topics, denied_topics, missing_topics
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.records.worker_offsets import first_cluster, forget_topics, mirrored_topics
@@ -134,7 +135,7 @@ class TopicDeletion:
         self._deleted_at: list[float] = []
         """Times of the deletions within the past hour."""
         self._unforgotten: set[str] = set()
-        """Source topics whose remote topic is deleted, but not yet their source offsets."""
+        """Source topics whose remote topic is deleted, but not yet their source offsets. See ``mirrorable``."""
 
     def run(
         self, source: Mapping[str, int], target: Mapping[str, int], now: float, *, kept: Collection[str] = ()
@@ -153,7 +154,6 @@ class TopicDeletion:
             ConnectionError, TimeoutError, ProtocolError, KafkaApiError: A cluster is unavailable.
         """
         settings = self._settings.deletions
-        self._forget_deleted()
         cluster_id = self._source.describe_cluster().result().cluster_id or ""
         if self._cluster_id is None:
             self._cluster_id = self._first_cluster(self._settings, cluster_id)
@@ -187,6 +187,17 @@ class TopicDeletion:
         self._delete({planned[topic]: topic for topic in due[:allowed]}, now)
         self._forget_deleted()
         return planned.keys()
+
+    def mirrorable(self, topics: Mapping[str, int]) -> dict[str, int]:
+        """Return topics without those whose source offsets are still to be deleted, after another attempt to do so.
+
+        A later attempt would delete the source offsets of new topics with these names.
+
+        Args:
+            topics: Partition counts by source topic.
+        """
+        self._forget_deleted()
+        return {topic: count for topic, count in topics.items() if topic not in self._unforgotten}
 
     def start_again(self) -> None:
         """Start all grace periods again, because the topics are not refreshed for some time."""
@@ -226,6 +237,14 @@ class TopicDeletion:
             del self._gone_since[topics[remote_topic]]
 
     def _forget_deleted(self) -> None:
-        if self._unforgotten:
-            self._forget(self._settings, frozenset(self._unforgotten))
-            self._unforgotten.clear()
+        """Delete the source offsets of the topics whose remote topics were deleted. If that fails, keep the topics."""
+        try:
+            if self._unforgotten:
+                self._forget(self._settings, frozenset(self._unforgotten))
+                self._unforgotten.clear()
+        except CLUSTER_ERRORS as error:
+            logger.warning(
+                "%s: the source offsets of %s, whose remote topics were deleted, cannot be deleted now. Until then, "
+                "new topics with these names are not mirrored: %s",
+                self._settings.name, ", ".join(sorted(self._unforgotten)), error_text(error),
+            )  # fmt: skip

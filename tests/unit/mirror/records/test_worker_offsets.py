@@ -10,7 +10,7 @@ import pytest
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.records import requested_states, source_offsets, worker_offsets
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
-from klamm.mirror.records.source_offsets import EpochFloor, StoredPromotion
+from klamm.mirror.records.source_offsets import EpochFloor, SourcePartition, StoredPromotion
 from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topics
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
@@ -38,6 +38,8 @@ class Target:
         self.topics = {name: SimpleNamespace(partitions=(0,)) for name in ("workers", "own")}
         self.records: dict[str, dict[bytes, Record]] = {"workers": {}, "own": {}}
         self.hidden = {"workers": "", "own": ""}
+        self.leaderless = frozenset[bytes]()
+        """Keys whose partition has no leader. Records of the same request in other partitions are written."""
         monkeypatch.setattr(worker_offsets, "_target", lambda _flow: contextlib.nullcontext(self))
         monkeypatch.setattr(worker_offsets, "read_newest", self.read)
         monkeypatch.setattr(worker_offsets, "write_records", self.write)
@@ -49,7 +51,10 @@ class Target:
         return dict(self.records[topic]), self.hidden[topic]
 
     def write(self, _cluster: object, topic: str, records: Mapping[int, Sequence[Record]], **_: Any) -> None:
-        self.records[topic] |= {bytes(each.key or b""): each for some in records.values() for each in some}
+        written = {bytes(each.key or b""): each for some in records.values() for each in some}
+        self.records[topic] |= {key: record for key, record in written.items() if key not in self.leaderless}
+        if self.leaderless & written.keys():
+            raise ConnectionLostError("NOT_LEADER_OR_FOLLOWER")
 
     def request(self, topic: str, states: RequestedStates, flow: str = "A->B") -> None:
         key = requested_states.key_bytes("A", flow)
@@ -124,3 +129,27 @@ def test_promotions_of_deleted_topics_are_kept(monkeypatch: pytest.MonkeyPatch) 
     target.promote("own", promotion := StoredPromotion(UUID(int=1), True))
     forget_topics(FLOW, ["orders"])
     assert promoted(target, "own") == promotion
+
+
+def test_source_offset_that_cannot_be_deleted_keeps_its_topic_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a later topic with the name would be copied from that offset on."""
+    # given
+    target = Target(monkeypatch)
+    orders = SourcePartition("A", "orders", 0)
+    offset_key, id_key = source_offsets.key_bytes(orders), source_offsets.topic_id_key(orders)
+    for key, value in (
+        (offset_key, source_offsets.value_bytes(899)),
+        (id_key, source_offsets.topic_id_value(UUID(int=1))),
+    ):
+        target.records["own"][key] = Record(key=key, value=value)
+    target.leaderless = frozenset({offset_key})
+    # when
+    with pytest.raises(ConnectionLostError):
+        forget_topics(FLOW, ["orders"])
+    # then
+    assert target.records["own"][id_key].value is not None
+    # when
+    target.leaderless = frozenset()
+    forget_topics(FLOW, ["orders"])
+    # then
+    assert [target.records["own"][key].value for key in (offset_key, id_key)] == [None, None]

@@ -1099,7 +1099,7 @@ def test_topic_that_brokers_lead_is_neither_synced_nor_deleted_without_its_promo
     topics = TopicsOfBroker(target)
     topics.handed_over = frozenset({"A.users"})
     run = Run(source, target, topics, **REPLICA, klamm_sync_topic_deletions="on")
-    deletion = run.control._deletion = Mock(run=Mock(return_value=()))
+    deletion = run.control._deletion = Mock(run=Mock(return_value=()), mirrorable=dict)
     # when
     run.control.turn()
     # then

@@ -210,11 +210,13 @@ def test_offset_out_of_range_is_loss_despite_regrown_log(address: str, monkeypat
     mirrored_up_to(address, topic, 24, leader_epoch=-1)
     ask = Cluster.list_offsets
 
-    def grow_first(cluster: Cluster, where: list[tuple[str, int]], timestamp: int) -> dict[tuple[str, int], int]:
+    def grow_first(
+        cluster: Cluster, where: list[tuple[str, int]], timestamp: int, **more: bool
+    ) -> dict[tuple[str, int], int]:
         if where == [(topic, 0)] and timestamp == LATEST:
             write(address, topic, numbered(120, 10))
             monkeypatch.setattr(Cluster, "list_offsets", ask)
-        return ask(cluster, where, timestamp)
+        return ask(cluster, where, timestamp, **more)
 
     monkeypatch.setattr(Cluster, "list_offsets", grow_first)
     # when

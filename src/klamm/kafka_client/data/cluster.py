@@ -256,6 +256,7 @@ class Cluster:
         *,
         read_committed: bool = False,
         unreplicated: bool = False,
+        with_epochs: bool = False,
     ) -> dict[PartitionTuple, int]:
         """Return the offsets of a timestamp. Partitions whose leader is unknown or does not respond are missing.
 
@@ -267,12 +268,15 @@ class Cluster:
                 record that is not older, or -1 if all are.
             read_committed: Whether the latest offset means the last stable offset.
             unreplicated: Whether the latest offset means the leader's log end instead of the high watermark.
+            with_epochs: Whether brokers reject partitions whose leader epoch is another one than in the metadata.
         """
         offsets: dict[PartitionTuple, int] = {}
         for leader, led in self.by_leader(partitions).items():
             if leader is None:
                 continue
-            request = self.offsets_request(led, timestamp, read_committed=read_committed, unreplicated=unreplicated)
+            request = self.offsets_request(
+                led, timestamp, read_committed=read_committed, unreplicated=unreplicated, with_epochs=with_epochs
+            )
             try:
                 response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
@@ -291,12 +295,14 @@ class Cluster:
         *,
         read_committed: bool = False,
         unreplicated: bool = False,
+        with_epochs: bool = False,
     ) -> ListOffsetsRequest:
         """Return the request for the offsets of partitions with the same leader. The arguments are as above.
 
         Followers answer the debugging replica id, too, and may lag behind. The leader epoch makes a broker reject the
-        request if it does not lead the partition any more.
+        request if it does not lead the partition any more, so ``unreplicated`` implies ``with_epochs``.
         """
+        with_epochs |= unreplicated
         return ListOffsetsRequest(
             replica_id=DEBUGGING_REPLICA_ID if unreplicated else -1,
             isolation_level=int(read_committed),
@@ -306,7 +312,9 @@ class Cluster:
                     partitions=[
                         ListOffsetsRequest.ListOffsetsPartition(
                             partition_index=number,
-                            current_leader_epoch=self.leader_epoch(topic, number) if unreplicated else -1,
+                            current_leader_epoch=self.leader_epoch(topic, number)
+                            if unreplicated or with_epochs
+                            else -1,
                             timestamp=timestamp,
                         )
                         for number in numbers
@@ -317,8 +325,11 @@ class Cluster:
         )
 
     def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, range]:
-        """Return the offsets from log start to log end. Partitions without a known leader that responds are missing."""
-        first, ends = (self.list_offsets(partitions, timestamp) for timestamp in (EARLIEST, LATEST))
+        """Return the offsets from log start to log end, according to up-to-date metadata.
+
+        Partitions without a known leader that responds, and has the leader epoch of the metadata, are missing.
+        """
+        first, ends = (self.list_offsets(partitions, timestamp, with_epochs=True) for timestamp in (EARLIEST, LATEST))
         return {partition: range(first[partition], ends[partition]) for partition in first.keys() & ends.keys()}
 
     def coordinator(self, key: str, kind: CoordinatorType) -> int:

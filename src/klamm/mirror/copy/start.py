@@ -23,7 +23,7 @@ from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
-from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
+from klamm.mirror.copy.partition import UNKNOWN_EPOCH, PartitionCopy, stop_and_log
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.primitives import ZERO_UUID
@@ -120,6 +120,23 @@ class Start:
         remembered = stored.topic_ids.get(_key(partition_id))
         now = self._source.topic_id(partition_id.topic)
         return remembered is not None and now not in (ZERO_UUID, remembered)
+
+    def _stale_source(self, partition_id: PartitionId, stored: StoredSourceOffsets) -> str:
+        """Return why the source's metadata are older than the records that were mirrored. Empty: they are not.
+
+        A broker with stale metadata names a former leader, whose log may end before the mirrored records. The epoch of
+        a later leader is never lower, also after an unclean election.
+        """
+        key = _key(partition_id)
+        epoch, mirrored = self._source.leader_epoch(*key), stored.leader_epochs.get(key, UNKNOWN_EPOCH)
+        is_same_topic = stored.topic_ids.get(key) == self._source.topic_id(partition_id.topic)
+        if not is_same_topic or not 0 <= epoch < mirrored:
+            return ""
+        return (
+            f"the source names leader epoch {epoch} of {key[0]}-{key[1]}, but records of leader epoch {mirrored} were "
+            "mirrored: a broker of the source has stale metadata. If this reason stays, the source was restored to an "
+            f"earlier state. Then delete {partition_id.remote_topic} to mirror it again"
+        )
 
     @staticmethod
     def _resumed(partition_id: PartitionId, stored: StoredSourceOffsets) -> PartitionCopy:

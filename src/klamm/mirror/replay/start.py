@@ -10,7 +10,8 @@ or the remote topic was created again)
 records of this flow, equal to the source's     Its log end.
 a record of another producer, or one that       STOPPED, with the offset.
 differs from the source's at the same offset
-longer than the source                          STOPPED.
+longer than the source                          STOPPED; later, if the source's metadata are older than the records
+                                                that were mirrored.
 written by a newer mirror of the flow           STOPPED.
 ==============================================  ======================================================================
 """
@@ -172,7 +173,7 @@ class ReplayStart(Start):
             if opening.target.stop and self._is_another(opening.partition_id, stored):
                 self._stops[opening.partition_id] = _created_again(opening.partition_id)
         openings = self._left(openings)
-        self._check_records(openings)
+        self._check_records(openings, stored)
         copies = []
         for opening in self._left(openings):
             try:
@@ -253,12 +254,15 @@ class ReplayStart(Start):
             if ends.get(opening.remote) != opening.target.stop:
                 self.reasons[opening.partition_id] = f"a request of an earlier mirror moved the end of {opening.name}"
 
-    def _check_records(self, openings: Sequence[_Opening]) -> None:
+    def _check_records(self, openings: Sequence[_Opening], stored: StoredSourceOffsets) -> None:
         """Check that each target partition holds what this flow wrote, and the same records as the source."""
         check = TailCheck(self._source, self._target)
         checked: dict[PartitionTuple, CheckedPartition] = {}
         for opening in openings:
-            if opening.target.stop > opening.source.stop:
+            is_longer = opening.target.stop > opening.source.stop
+            if is_longer and (stale := self._stale_source(opening.partition_id, stored)):
+                self.reasons[opening.partition_id] = stale
+            elif is_longer:
                 self._stops[opening.partition_id] = (
                     f"{opening.name} ends at offset {opening.target.stop}, but the source ends at offset "
                     f"{opening.source.stop}: the source lost records, or another producer writes the remote topic"

@@ -176,6 +176,8 @@ class ReplicaStart(Start):
                     f"target. Delete {partition_id.remote_topic} to mirror it again. {KEEP}"
                 )
                 out.append(self._halted(partition_id, leader, reason))
+            elif reason := self._stale_source(partition_id, stored):
+                self.reasons[partition_id] = reason
             elif key not in bounds:
                 self.reasons[partition_id] = "the offsets of the source are not known yet"
             else:

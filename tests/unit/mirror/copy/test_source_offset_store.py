@@ -52,7 +52,7 @@ class Target:
         numbers = tuple(range(partitions))
         self.store.cluster.topics[TOPIC] = TopicState(topic_id=UUID(int=1), leaders={}, partitions=numbers)
 
-    def list_offsets(self, where: Iterable[tuple[str, int]], timestamp: int) -> dict[tuple[str, int], int]:
+    def list_offsets(self, where: Iterable[tuple[str, int]], timestamp: int, **_: bool) -> dict[tuple[str, int], int]:
         return {key: len(self.logs[key[1]]) if timestamp == -1 else 0 for key in where}
 
     def read_records(

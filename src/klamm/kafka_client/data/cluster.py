@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from klamm.kafka_client.connection.buffers import BufferPool
@@ -45,6 +45,8 @@ LATEST: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2
 """Replica id of a ListOffsets request for the log end. Without a replica id, brokers return the high watermark."""
 _TIMEOUT_S: Final = 10.0
+_TURN_S: Final = 30.0
+"""Shortest time in seconds for which one broker gets the metadata requests."""
 _KEYS_SINCE: Final = 4
 """First version of FindCoordinator that carries several keys."""
 _REJECTIONS: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError)
@@ -75,6 +77,10 @@ class Cluster:
         self._connections: dict[tuple[int, int], Connection] = {}
         """Connections by node id and lane."""
         self._bootstrap: Connection | None = None
+        self._bootstrap_address: tuple[str, int] | None = None
+        """Address of the broker to which the bootstrap connection was last opened, even if that failed."""
+        self._turn_at = math.inf
+        """Monotonic time in seconds from which on a refresh opens the bootstrap connection to the next broker."""
         self.cluster_id = ""
         """Cluster id in the latest Metadata response; empty before the first one."""
         self.topics: dict[str, TopicState] = {}
@@ -100,29 +106,50 @@ class Cluster:
     def refresh(self, topics: Iterable[str]) -> None:
         """Refresh the metadata of topics. Topics that do not exist are missing in ``topics`` afterwards.
 
+        A broker that is cut off from the controllers serves clients, but names former leaders. So a leader stays if the
+        response has an older leader epoch for the same topic id (as in Kafka's ``Metadata``), and refreshes take turns
+        between the brokers.
+
         Raises:
             ConnectionLostError: No broker responds.
         """
         names = list(topics)
+        self._take_turns()
         response = self._call_any(names)
         self.cluster_id = response.cluster_id or ""
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-        for name in names:
-            self.topics.pop(name, None)
+        before = {name: self.topics.pop(name, None) for name in names}
         self.topic_errors = {topic.name or "": topic.error_code for topic in response.topics if topic.error_code}
         for topic in response.topics:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
                 leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
                 partitions = tuple(sorted(p.partition_index for p in topic.partitions))
                 epochs = {p.partition_index: p.leader_epoch for p in topic.partitions}
-                self.topics[topic.name] = TopicState(
+                state = TopicState(
                     topic_id=topic.topic_id, leaders=leaders, partitions=partitions, leader_epochs=epochs
                 )
+                self.topics[topic.name] = _with_later_leaders(state, before.get(topic.name))
 
     @property
     def node_ids(self) -> frozenset[int]:
         """Node ids of the live brokers at the last refresh."""
         return frozenset(self._addresses)
+
+    def _take_turns(self) -> None:
+        """Open the bootstrap connection to the next live broker if it has been open to the same one for some time."""
+        if time.monotonic() < self._turn_at:
+            return
+        addresses = [self._addresses[node_id] for node_id in sorted(self._addresses)]
+        last = addresses.index(self._bootstrap_address) if self._bootstrap_address in addresses else -1
+        others = [*filter(self._is_reachable, [*addresses[last + 1 :], *addresses[: max(0, last)]])]
+        if others:
+            with contextlib.suppress(ConnectionLostError):  # the others follow in their turn
+                self._reopen_bootstrap(*others[0])
+
+    def _is_reachable(self, address: tuple[str, int]) -> bool:
+        """Return whether a broker is worth a connection that another broker can replace."""
+        _ = address
+        return True
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics that the principal may describe, without Kafka's internal topics.
@@ -149,14 +176,13 @@ class Cluster:
         yield from [c for c in opened if c is not None and not c.closed and now < c.login_due_at]
         advertised = list(self._addresses.values())
         bootstrap = filter(None, map(split_address, self._settings.bootstrap_servers))
+        if self._bootstrap is not None:
+            self._bootstrap.close()
         for host, port in [*bootstrap, *advertised]:
             try:
-                self._close_bootstrap()
-                self._bootstrap = self._open(host, port)
+                yield self._reopen_bootstrap(host, port)
             except ConnectionLostError as error:
                 failures.append(error)
-            else:
-                yield self._bootstrap
 
     def _responses(
         self,
@@ -185,10 +211,14 @@ class Cluster:
             else:
                 yield response
 
-    def _close_bootstrap(self) -> None:
+    def _reopen_bootstrap(self, host: str, port: int) -> Connection:
+        """Open the bootstrap connection to a broker. If that fails, one to another broker stays open."""
+        self._bootstrap_address, self._turn_at = (host, port), time.monotonic() + _TURN_S
+        opened = self._open(host, port)
         if self._bootstrap is not None:
             self._bootstrap.close()
-            self._bootstrap = None
+        self._bootstrap = opened
+        return opened
 
     def _open(self, host: str, port: int) -> Connection:
         opened = open_connection(host, port, self._settings, self._pool)
@@ -403,6 +433,25 @@ class Cluster:
             if connection is not None:
                 connection.close()
         self._connections.clear()
+
+
+def _with_later_leaders(state: TopicState, before: TopicState | None) -> TopicState:
+    """Return the state of a topic with the earlier leaders of partitions whose leader epoch was higher before.
+
+    Without topic ids (before Kafka 2.8), a lower epoch may be that of a topic that was created again.
+    """
+    if before is None or before.topic_id != state.topic_id or state.topic_id == ZERO_UUID:
+        return state
+    later = {
+        number: epoch
+        for number, epoch in before.leader_epochs.items()
+        if 0 <= state.leader_epochs.get(number, -1) < epoch
+    }
+    if not later:
+        return state
+    leaders = {number: leader for number, leader in state.leaders.items() if number not in later}
+    leaders |= {number: before.leaders[number] for number in later.keys() & before.leaders.keys()}
+    return replace(state, leaders=leaders, leader_epochs={**state.leader_epochs, **later})
 
 
 def _combined(what: str, failures: Sequence[ConnectionLostError]) -> ConnectionLostError:

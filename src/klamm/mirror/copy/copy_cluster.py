@@ -116,6 +116,9 @@ class CopyCluster(Cluster):
             self._failed(address, began, self._clock(), error)
             raise
 
+    def _is_reachable(self, address: tuple[str, int]) -> bool:
+        return address not in self._failures
+
     def _again(self, node_id: int, lane: int, address: tuple[str, int], failure: _Failure) -> Connection:
         """Return the connection to a broker that was unreachable, if another attempt has reached it."""
         if address not in self._attempts:

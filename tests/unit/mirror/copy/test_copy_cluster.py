@@ -69,6 +69,17 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     return Rig(monkeypatch)
 
 
+def test_refresh_leaves_out_an_unreachable_broker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refreshes take turns between the brokers, and the attempt would block the partitions of all others."""
+    # given
+    rig.attempt()
+    monkeypatch.setattr(rig.cluster, "_turn_at", 0.0)
+    # when
+    rig.cluster.refresh(["t"])
+    # then
+    assert rig.attempts == ["h1", "h2"]
+
+
 def test_unreachable_broker_blocks_only_one_of_its_lanes(rig: Rig) -> None:
     # when
     rig.attempt(lane=0)

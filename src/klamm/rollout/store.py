@@ -28,7 +28,7 @@ from klamm.gateway.upstream.internal_topic import (
     create_internal_topics,
     final_code,
 )
-from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, TransactionLostError
 from klamm.protocol.records import Record
 from klamm.retries import Backoff
 from klamm.rollout.record import RolloutRecord, conflict, from_document, to_document
@@ -203,9 +203,13 @@ class RolloutStore:
         """
 
         def attempt() -> RolloutRecord:
-            if not self._records:
-                self._load()
-            self._apply(*self._writer.take_over(self._position))
+            try:
+                if not self._records:
+                    self._load()
+                self._apply(*self._writer.take_over(self._position))
+            except InternalTopicGoneError as error:
+                # A broker may learn of the topic only some time after its creation.
+                raise ConnectionLostError(f"{error}, or is not known to every broker yet") from error
             record = decide(self._records)
             latest = self._records.get(record.id)
             if latest is None or _mark(latest) != _mark(record):

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from klamm.client_configs.json_records import encode_document
-from klamm.gateway.upstream.internal_topic import InternalTopic, TransactionalTopic
+from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.protocol.errors import ErrorCode
@@ -109,6 +109,28 @@ def test_removed_roll_out_is_not_continued(topic: Topic, rollouts: RolloutStore)
     # then
     with pytest.raises(RolloutConflictError, match="hung has ended"):
         rollouts.replace(record, replace(record, state=RolloutState.APPLYING, version=2))
+
+
+def test_record_is_sent_again_while_a_broker_does_not_know_the_new_topic(
+    topic: Topic, rollouts: RolloutStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    brokers: list[InternalTopicGoneError | tuple[list[Record], int]] = [
+        InternalTopicGoneError("it does not exist"),
+        topic.read(),
+    ]
+
+    def load(_: InternalTopic) -> tuple[list[Record], int]:
+        answer = brokers.pop(0)
+        if isinstance(answer, InternalTopicGoneError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(InternalTopic, "load", load)
+    # when
+    rollouts.add(record_of("1"))
+    # then
+    assert (len(topic.records), brokers) == (1, [])
 
 
 def test_record_is_sent_again_until_it_is_always_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,9 @@ class Topics:
     def get(self, name: str) -> Topic | None:
         return self.known.get(name)
 
+    def all(self) -> list[Topic]:
+        return list(self.known.values())
+
     def by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.known.values() if topic.topic_id == topic_id), None)
 

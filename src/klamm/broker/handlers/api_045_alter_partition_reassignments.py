@@ -27,6 +27,7 @@ from klamm.server.attempt import NONE, ApiError, attempt
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, min_version=0, max_version=1)
 TopicResponse: TypeAlias = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionResponse: TypeAlias = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+Outcomes: TypeAlias = "list[tuple[int, ApiError]]"
+"""Partitions of a topic with the reason of those that are rejected."""
 
 
 class NoReassignmentInProgressError(KafkaApiError):
@@ -53,23 +56,26 @@ async def handle(
             error_code=CLUSTER_DENIED.error_code,
             error_message=CLUSTER_DENIED.error_message,
         )
+    slices = context.time_slice
+    begun = [
+        (topic.name, *await _begin(topic, context, factor_may_change=factor_may_change))
+        async for topic in slices.over(request.topics)
+    ]
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=factor_may_change,
         error_message=None,
-        responses=[
-            await _reassign(topic, context, factor_may_change=factor_may_change)
-            async for topic in context.time_slice.over(request.topics)
-        ],
+        responses=[await _end(name, outcomes, change, context) async for name, outcomes, change in slices.over(begun)],
     )
 
 
-async def _reassign(
+async def _begin(
     reassignable: AlterPartitionReassignmentsRequest.ReassignableTopic,
     context: RequestContext,
     *,
     factor_may_change: bool,
-) -> TopicResponse:
-    outcomes: list[tuple[int, ApiError]] = []
+) -> tuple[Outcomes, asyncio.Future[None] | ApiError]:
+    """Return the rejected partitions of a topic, and the change of the others that is being written."""
+    outcomes: Outcomes = []
     wanted: dict[int, tuple[int, ...]] = {}
     asked_of = context.services.topics.get(reassignable.name)
     async for partition in context.time_slice.over(reassignable.partitions):
@@ -84,14 +90,25 @@ async def _reassign(
         else:
             outcomes.append((partition.partition_index, NONE))
     topic = context.services.topics.get(reassignable.name)
-    if wanted and topic is not None and asked_of is not None and topic.topic_id == asked_of.topic_id:
-        _, failure = await attempt(lambda: context.services.topics.begin_reassign(topic, wanted), api=API.key)
-        outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
-    elif wanted:  # another request deleted it meanwhile
-        failure = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {reassignable.name}.")
-        outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
+    if not wanted:
+        return outcomes, NONE
+    if topic is None or asked_of is None or topic.topic_id != asked_of.topic_id:  # another request deleted it meanwhile
+        message = f"Unable to find a topic named {reassignable.name}."
+        return outcomes, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    try:
+        return outcomes, context.services.topics.begin_reassign(topic, wanted)
+    except KafkaApiError as error:
+        return outcomes, ApiError(error.error_code, error.error_message)
+
+
+async def _end(
+    name: str, outcomes: Outcomes, change: asyncio.Future[None] | ApiError, context: RequestContext
+) -> TopicResponse:
+    """Wait until the change of a topic is durable."""
+    failure = change if isinstance(change, ApiError) else (await attempt(lambda: change, api=API.key))[1]
+    outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
     return TopicResponse(
-        name=reassignable.name,
+        name=name,
         partitions=await context.time_slice.listed(
             PartitionResponse(partition_index=index, error_code=outcome.error_code, error_message=outcome.error_message)
             for index, outcome in outcomes
@@ -113,7 +130,7 @@ def _checked(
 ) -> tuple[int, ...]:
     if replicas is None:
         raise NoReassignmentInProgressError
-    check_assignment(replicas, context.services.cluster.node_ids)
+    check_assignment(replicas, context.services.cluster.node_ids, cordoned=context.services.configs.cordoned_nodes())
     if not factor_may_change and len(replicas) != len(current):
         raise InvalidReplicationFactorError(f"The replication factor is changed from {len(current)} to {len(replicas)}")
     return tuple(replicas)

@@ -15,6 +15,7 @@ from klamm.broker.handlers import (
     api_021_delete_records,
     api_023_offset_for_leader_epoch,
     api_035_describe_log_dirs,
+    api_043_elect_leaders,
     api_061_describe_producers,
     api_075_describe_topic_partitions,
 )
@@ -26,6 +27,7 @@ from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -139,3 +141,21 @@ def test_describe_producers_is_rejected(half: DataPath) -> None:
     ).topics
 
     assert [item.error_code for item in topic.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+@pytest.mark.parametrize(
+    ("election_type", "code"),
+    [(0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)],
+)
+@pytest.mark.parametrize("names_partitions", [False, True])
+def test_leader_election_finds_no_leader(
+    half: DataPath, election_type: int, code: ErrorCode, names_partitions: bool
+) -> None:
+    """As in Kafka, partitions that need no election are left out if the request names none."""
+    named = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
+    request = ElectLeadersRequest(election_type=election_type, topic_partitions=named if names_partitions else None)
+
+    (topic,) = half.ask(api_043_elect_leaders.ROUTE, request, ElectLeadersResponse, 2).replica_election_results
+
+    others = [(0, ErrorCode.ELECTION_NOT_NEEDED)] if names_partitions else []
+    assert [(item.partition_id, item.error_code) for item in topic.partition_result] == [*others, (1, code)]

@@ -12,7 +12,7 @@ from kafka import TopicPartition as KafkaPythonPartition
 
 import klamm
 from klamm import cli
-from klamm.admin import AdminClient, ElectionType, NewTopic, TopicPartition
+from klamm.admin import AdminClient, ElectionType, NewPartitions, NewTopic, TopicPartition
 from klamm.protocol.errors import (
     ErrorCode,
     KafkaApiError,
@@ -108,6 +108,16 @@ def test_producer_and_consumer_follow_moved_replicas(admin: AdminClient, address
     # when, then: another number of replicas, and back
     move(admin, 2)
     move(admin, 1, 2)
+
+
+def test_largest_number_of_added_partitions_is_that_of_kafka(admin: AdminClient) -> None:
+    def grow_by(count: int) -> tuple[ErrorCode, str | None]:
+        growth = {TOPIC: NewPartitions(2 + count)}
+        return answer(admin.create_partitions(growth, validate_only=True).values()[TOPIC])
+
+    assert grow_by(10_000) == (ErrorCode.NONE, None)
+    message = "Excessively large number of additional partitions per request."
+    assert grow_by(10_001) == (ErrorCode.POLICY_VIOLATION, message)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Adds partitions to topics, with replicas assigned by the broker or by the request. A topic that occurs twice has one
 entry, with INVALID_REQUEST, and is not changed. ``validate_only`` changes nothing. A policy is asked last. A request
-that adds 10,000 partitions or more in total is rejected as a whole. Partitions are charged to
+that adds more than 10,000 partitions in total is rejected as a whole. Partitions are charged to
 ``controller_mutation_rate`` (KIP-599), also with ``validate_only``; from v3 on requests that exceed it are rejected.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.requests.checks import TOPIC_DENIED, may_topic
-from klamm.broker.topics.placement import check_request_size, place_added_partitions
+from klamm.broker.topics.placement import check_growth, place_added_partitions
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import Api, ApiKey
@@ -77,7 +77,7 @@ async def _excess(topics_to_grow: Iterable[TopicRequest], context: RequestContex
         0 if topic is None else max(count - len(topic.partitions), 0) for count, topic in both
     )
     try:
-        check_request_size(sum(added))
+        check_growth(sum(added))
     except PolicyViolationError as error:
         return ApiError(error.error_code, error.error_message)
     return None

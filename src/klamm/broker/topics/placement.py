@@ -45,6 +45,16 @@ def check_request_size(partitions: int) -> None:
         raise PolicyViolationError("Excessively large number of partitions per request.")
 
 
+def check_growth(partitions: int) -> None:
+    """Reject a request that would add too many partitions to topics.
+
+    Raises:
+        PolicyViolationError: It would add more than 10,000 in total.
+    """
+    if partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolationError("Excessively large number of additional partitions per request.")
+
+
 def place_new_topic(
     *,
     num_partitions: int,
@@ -140,7 +150,7 @@ def place_added_partitions(
             f"The topic {topic} currently has {len(current)} partition(s); {count} would not be an increase."
         )
     additional = count - len(current)
-    check_request_size(additional)
+    check_growth(additional)
     replicas = len(current[0])
     if assignments is None:
         open_ids = _open_ids(node_ids, cordoned, replicas)

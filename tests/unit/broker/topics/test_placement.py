@@ -104,6 +104,7 @@ def test_added_partitions_continue_where_the_topic_ended() -> None:
         (1, None, "1 would not be an increase"),
         (4, [[1]], "only 1 assignment"),
         (3, [[1, 2]], "not consistent"),
+        (10_003, None, "Excessively large number of additional partitions per request"),
     ],
 )
 def test_invalid_added_partitions_are_rejected(count: int, assignments: list[list[int]] | None, message: str) -> None:

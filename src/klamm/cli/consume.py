@@ -31,6 +31,7 @@ from klamm.cli.arguments import (
 )
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter
+from klamm.cli.console.line_reader import terminating_signals
 from klamm.cli.console.settings import (
     kafka_python_settings,
     read_pairs,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from klamm.cli.console.formatter import ConsumedRecord
 
 _PROG: Final = "klamm consume"
-_EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 _NO_OUTPUT: Final = "NoOpMessageFormatter"
 _FORMATTERS: Final = tuple(
     f"{package}{name}"
@@ -71,7 +71,8 @@ def parser() -> ToolParser:
         "and print.value (true or false; only print.value is true by default), key.separator (default: tab),\n"
         "line.separator, headers.separator (default: comma), null.literal (default: null), key.deserializer,\n"
         "value.deserializer and headers.deserializer.\n\n"
-        "Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
+        "Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 130 interrupted,\n"
+        "143 or 129 after SIGTERM or SIGHUP.",
     )
     add_common(tool, timeout_ms=None)
     add_timeout(tool, "time limit for the first answer; default.api.timeout.ms of --consumer.config, else 60000")
@@ -259,19 +260,27 @@ def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the consumer like Ctrl-C, so that it commits its offsets and leaves its group."""
+    """Let SIGTERM and SIGHUP end the consumer like Ctrl-C, so that it commits its offsets and leaves its group.
 
-    def end(_: int, __: FrameType | None) -> None:
-        raise SystemExit(_EXIT_TERMINATED)
+    Only the first one does: the end of a login session sends several, and the next would interrupt the commit.
+    """
+    is_ending = False
+
+    def end(number: int, _: FrameType | None) -> None:
+        nonlocal is_ending
+        if not is_ending:
+            is_ending = True
+            raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in terminating_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _settings(options: argparse.Namespace, properties: Mapping[str, str], group: str | None) -> dict[str, Any]:

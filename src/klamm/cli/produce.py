@@ -66,7 +66,9 @@ def parser() -> ToolParser:
         'With keys and headers a line is "h1:v1,h2:v2<TAB>key<TAB>value".\n\n'
         "--timeout is that of Kafka's tool. --command-property default.api.timeout.ms=MS limits the time to connect\n"
         "(default: 60000).\n\n"
-        "Exit codes: 0 all sent, 1 a record could not be sent or read, 2 wrong or missing flags, 130 interrupted.",
+        "Exit codes: 0 all sent, 1 a record could not be sent or read, 2 wrong or missing flags,\n"
+        "130 interrupted, 143 or 129 after SIGTERM or SIGHUP. Lines that were read before a signal are sent;\n"
+        "a second Ctrl-C drops them.",
     )
     add_common(tool, timeout_ms=None)
     number, size = whole_number(INT32_MAX, lowest=0), whole_number(INT32_MAX, lowest=1)
@@ -107,7 +109,12 @@ def parser() -> ToolParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send stdin. Return 0 on success, 1 on failure and 130 after Ctrl-C; wrong flags exit with 2 (SystemExit)."""
+    """Send stdin. Return 0 on success and 1 on failure.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C interrupted the command.
+        SystemExit: Wrong flags (2), SIGTERM (143) or SIGHUP (129).
+    """
     flags = parser()
     options = flags.parse_args(list(arguments))
     if options.topic is None:

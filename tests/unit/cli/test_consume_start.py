@@ -1,7 +1,8 @@
-"""``klamm consume`` on a broker: the first record of each partition, by number and by time, and header names."""
+"""``klamm consume`` on a broker: the first record of each partition, by number and by time, header names, signals."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from kafka import KafkaProducer
 import klamm
 from klamm import cli
 from klamm.admin import AdminClient, NewTopic
+from klamm.cli import consume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,3 +92,16 @@ def test_non_utf_8_header_name_is_printed_with_replacement_characters(
     where = ["consume", "--bootstrap-server", klamm_session_broker.bootstrap_servers, "--topic", klamm_topic]
     assert cli.main([*where, "--from-beginning", "--max-messages", "2", "--property", "print.headers=true"]) == 0
     assert capfdbinary.readouterr().out.decode().splitlines() == ["caf\ufffd:x\tv", "café:x\tv"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_only_first_signal_ends_consumer(number: signal.Signals) -> None:
+    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
+    try:
+        with consume._terminable():
+            with pytest.raises(SystemExit) as ended:
+                signal.raise_signal(number)
+            signal.raise_signal(signal.SIGTERM)  # while the consumer commits its offsets
+    finally:
+        signal.signal(number, inherited)
+    assert ended.value.code == 128 + number

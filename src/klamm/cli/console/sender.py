@@ -62,7 +62,7 @@ class RecordSender:
         self._used_bytes = 0
         self._changed = threading.Condition()
         self._is_interrupted = False
-        """Whether Ctrl-C interrupted ``send``, which only the second one does (see ``Interrupts``)."""
+        """Whether Ctrl-C interrupted ``send``, which it does only after another signal (see ``Interrupts``)."""
         self.failed = 0
         """Number of records that could not be sent."""
         try:
@@ -78,7 +78,7 @@ class RecordSender:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send what is buffered, even after an error or Ctrl-C, as Kafka's tool does. A second Ctrl-C drops it."""
+        """Send what is buffered, even after an error or a signal, as Kafka's tool does. A second Ctrl-C drops it."""
         try:
             if not self._is_interrupted:
                 self._flush()

@@ -1,4 +1,4 @@
-"""Ctrl-C interrupts the wait for input; other code is interrupted by the second one only."""
+"""A signal interrupts the wait for input; other code is interrupted by a second Ctrl-C only."""
 
 from __future__ import annotations
 
@@ -31,6 +31,40 @@ def test_first_signal_interrupts_next_wait(pipe: tuple[int, int]) -> None:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             interrupts.wait_for(pipe[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_termination_interrupts_next_wait_once(pipe: tuple[int, int], number: signal.Signals) -> None:
+    # given
+    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
+    interrupts = Interrupts()
+    try:
+        with interrupts.deferred():
+            # when
+            for each in (number, signal.SIGTERM, number):  # the end of a login session sends several
+                signal.raise_signal(each)
+            # then
+            with pytest.raises(SystemExit) as ended:
+                interrupts.wait_for(pipe[0])
+            assert ended.value.code == 128 + number
+            signal.raise_signal(signal.SIGTERM)
+            # Only Ctrl-C does not wait for the records.
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(number, inherited)
+
+
+def test_hangup_stays_ignored_under_nohup(pipe: tuple[int, int]) -> None:
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupts = Interrupts()
+    try:
+        with interrupts.deferred():
+            signal.raise_signal(signal.SIGHUP)
+            os.write(pipe[1], b"x")
+            interrupts.wait_for(pipe[0])
+    finally:
+        signal.signal(signal.SIGHUP, inherited)
 
 
 def test_second_signal_interrupts_at_once() -> None:

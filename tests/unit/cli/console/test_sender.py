@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
 from klamm import cli
+from klamm.admin import AdminClient, OffsetSpec, TopicPartition
 from klamm.cli.connection import RequestError
 from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
@@ -148,3 +151,36 @@ def test_second_interrupt_drops_pending_records(
             code, messages = process.returncode, process.stderr.read().splitlines()
             # A broker that is held up at the start is reported.
             assert (code, [each for each in messages if not each.startswith(b"No answer yet")]) == (130, [])
+
+
+def unread_bytes(pipe: IO[bytes]) -> int:
+    """Return the number of bytes that were written to a pipe and not read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_termination_sends_buffered_records(
+    number: signal.Signals, klamm_topic: str, klamm_session_broker: klamm.Broker
+) -> None:
+    # given
+    servers = klamm_session_broker.bootstrap_servers
+    words = ["produce", "--bootstrap-server", servers, "--topic", klamm_topic, "--timeout", "60000"]
+    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
+    try:
+        process = subprocess.Popen([sys.executable, "-m", "klamm.cli", *words], stdin=subprocess.PIPE)
+    finally:
+        signal.signal(number, inherited)
+    with process:
+        lines = process.stdin
+        assert lines is not None
+        lines.write(b"v\n")
+        lines.flush()
+        wait_until(lambda: unread_bytes(lines) == 0, timeout_s=30, what="the line to be read")
+        # when
+        process.send_signal(number)
+        # then
+        assert process.wait(30) == 128 + number
+    with AdminClient(servers) as admin:
+        partition = TopicPartition(klamm_topic, 0)
+        assert admin.list_offsets({partition: OffsetSpec.LATEST}).all().result()[partition].offset == 1

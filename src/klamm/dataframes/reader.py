@@ -225,7 +225,7 @@ class TopicReader:
         """Return start and end offset by partition, after checking that the records between them still exist.
 
         Args:
-            start: Start offsets.
+            start: Start offsets. A partition without one was added since, so all of its records are due: from 0 on.
             end: End offsets.
             begins_again: Whether to read a partition that ends before its start from its beginning, as a topic that was
                 created again. A batch query did not ask for those records.
@@ -247,7 +247,7 @@ class TopicReader:
                     raise self._leaderless([where])
                 self._lost(f"{where[0]}-{where[1]} does not exist any more: the records up to {to} are gone")
                 continue
-            begin = start.get(where, first[where])
+            begin = start.get(where, 0)
             if begin > to:
                 self._lost(f"{where[0]}-{where[1]} ends at {to}, before {begin}: was the topic created again?")
                 begin = first[where] if begins_again else to

@@ -193,6 +193,21 @@ def test_deleted_records_fail_unless_data_loss_is_allowed(servers: str, readers:
     assert offsets_of(lenient, 3, 20)[-10:] == list(range(10, 20))
 
 
+def test_deleted_records_of_new_partition_fail_unless_data_loss_is_allowed(
+    servers: str, readers: list[TopicReader]
+) -> None:
+    # given: a checkpoint from before the topic was created, and a retention that has removed its first records since
+    strict, lenient = open_reader(readers, servers), open_reader(readers, servers, failOnDataLoss="false")
+    for reader in (strict, lenient):
+        reader.partitions()
+    # then
+    with pytest.raises(DataLossError, match="t-0 begins at 10: the records from 0 on are gone"):
+        strict.checked({}, {("t", 0): 20})
+    assert lenient.checked({}, {("t", 0): 20}) == {("t", 0): (10, 20)}
+    # and for a micro-batch that had been planned before they were removed
+    assert lenient.checked({}, {("t", 0): 5}) == {("t", 0): (5, 5)}
+
+
 def test_records_that_never_arrive_time_out(servers: str, readers: list[TopicReader]) -> None:
     with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 1 s"):
         offsets_of(open_reader(readers, servers, **HASTY), 40, 99)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm import cli
+from klamm.admin import ClusterDescription, ConfigEntry, Node
 from klamm.admin.results import PerKeyResult
 from klamm.cli.history import command, reader
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC
 from klamm.history.change import RecordedChange
 from klamm.protocol.errors import TopicAuthorizationError, UnknownTopicOrPartitionError, UnsupportedVersionError
+from klamm.storage.metadata.identity import LOGS_DIRECTORY, write_cluster_id
+from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from klamm.admin import ConfigResource
 
@@ -36,7 +42,13 @@ CHANGE = RecordedChange(
 
 
 @pytest.fixture
-def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
+def log_dirs() -> list[str]:
+    """The ``log.dirs`` of the broker; empty if the principal may not describe its configs."""
+    return []
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch, log_dirs: list[str]) -> dict[str, Exception | None]:
     """Topics that the cluster has, each with the error of its description."""
     errors: dict[str, Exception | None] = {}
 
@@ -53,8 +65,16 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
 
         def describe_configs(self, resources: Collection[ConfigResource]) -> PerKeyResult[ConfigResource, Any]:
             result: PerKeyResult[ConfigResource, Any] = PerKeyResult(resources)
+            if log_dirs:
+                for resource in resources:
+                    result.succeed(resource, {"log.dirs": ConfigEntry("log.dirs", log_dirs[0])})
             result.fail_open(TopicAuthorizationError("no right"))
             return result
+
+        def describe_cluster(self) -> SimpleNamespace:
+            node = Node(id=1, host="elsewhere", port=9092)
+            cluster = ClusterDescription(cluster_id="remote-id", controller_id=1, nodes=(node,))
+            return SimpleNamespace(result=lambda: cluster)
 
     for module in (reader, command):
         monkeypatch.setattr(module, "connect", lambda _: contextlib.nullcontext(Admin()))
@@ -174,3 +194,51 @@ def test_revert_to_a_time_whose_changes_were_removed_is_rejected(
         in capsys.readouterr().err
     )
     assert cli.main([*revert, "1970-01-01T00:00:02Z"]) == 0
+
+
+def make_data_directory(directory: Path, cluster_id: str) -> None:
+    """Create the data directory of a broker that has made ``CHANGE``."""
+
+    async def make() -> None:
+        store = MetadataStore.open(directory / METADATA_FILE_NAME)
+        await store.submit([CHANGE])
+        await store.close()
+
+    asyncio.run(make())
+    (directory / LOGS_DIRECTORY).mkdir()
+    write_cluster_id(directory / LOGS_DIRECTORY, cluster_id)
+
+
+@pytest.mark.usefixtures("topics")
+def test_directory_of_another_cluster_with_the_path_of_the_broker_is_not_read(
+    tmp_path: Path, log_dirs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    make_data_directory(tmp_path, "local-id")
+    log_dirs.append(str(tmp_path))
+    for words in (["history"], ["revert", "--topic", "a", "--to", "1970-01-01T00:00:02Z"]):
+        # when
+        code = cli.main(["configs", *words, *SERVER])
+        # then
+        assert (code, "No history was found" in capsys.readouterr().err) == (1, True)
+    # and for a broker on this machine
+    write_cluster_id(tmp_path / LOGS_DIRECTORY, "remote-id")
+    assert cli.main(["configs", "history", *SERVER]) == 0
+    assert f"Read from {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("topics")
+def test_revert_rejects_data_directory_of_another_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # given
+    make_data_directory(tmp_path, "local-id")
+    where = [*SERVER, "--data-dir", str(tmp_path), "--topic", "a"]
+    # when
+    code = cli.main(["configs", "revert", *where, "--to", "1970-01-01T00:00:02Z"])
+    # then
+    assert code == 1
+    assert (
+        f"{tmp_path} belongs to the cluster local-id, but {SERVER[1]} to the cluster remote-id"
+        in capsys.readouterr().err
+    )
+    # and what applies nothing reads any directory
+    assert cli.main(["configs", "history", *where]) == 0

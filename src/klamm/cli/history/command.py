@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.history.reader import is_client_resource, read_changes
+from klamm.cli.history.reader import check_cluster, is_client_resource, read_changes
 from klamm.cli.impact import add_impact_flags, impact_lines, predicted, with_impact
 from klamm.cli.output import override_lines, print_error, print_result
 from klamm.client_configs.entities import ClientConfigEntity
@@ -250,6 +250,7 @@ def _revert(options: argparse.Namespace, target: _Target) -> int:
     resource = target.resource or ""
     to_ms, change = _to_ms(options.to), target.way_back(resource)
     changes = read_changes(options, resource, limit=ALL_LINES, since_ms=to_ms)
+    check_cluster(options)
     live = _compare(options, changes, [resource]).get(resource)
     plan = plan_revert(changes, resource=resource, to_ms=to_ms, live=live)
     unknown = [reversal.name for reversal in plan if not reversal.is_known]

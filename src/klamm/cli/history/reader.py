@@ -6,7 +6,8 @@ Where                       What
 ``--data-dir``              All changes that a klamm broker has made. The broker may be running.
 ``--bootstrap-server``      Of a cluster behind klamm gateways: changes that clients have made through them, in internal
                             topics. Of a klamm broker on this machine: its data directory, which it reports as
-                            ``log.dirs``.
+                            ``log.dirs`` and which has the cluster id of the server. A broker elsewhere may have the
+                            same path.
 ==========================  ==========================================================================================
 """
 
@@ -163,9 +164,38 @@ def _local_directory(admin: AdminClient) -> Path | None:
     """Return the ``log.dirs`` of the first broker; None if it is not on this machine or must not be seen."""
     from klamm.admin import ConfigResource  # noqa: PLC0415  # with --data-dir this needs no network library
 
-    broker = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
+    cluster = admin.describe_cluster().result()
+    broker = ConfigResource(ResourceType.BROKER, str(cluster.nodes[0].id))
     try:
         entry = admin.describe_configs({broker: [_LOG_DIRS]}).all().result()[broker].get(_LOG_DIRS)
     except KafkaApiError:
         return None
-    return None if entry is None or entry.value is None or not Path(entry.value).is_dir() else Path(entry.value)
+    if entry is None or entry.value is None or not (directory := Path(entry.value)).is_dir():
+        return None
+    stored = _cluster_id(directory)
+    return None if stored is None or stored != cluster.cluster_id else directory
+
+
+def check_cluster(options: argparse.Namespace) -> None:
+    """Check that ``--data-dir`` does not belong to another cluster than ``--bootstrap-server``.
+
+    Raises:
+        RequestError: It does. Its values must not be applied to this cluster.
+    """
+    stored = None if options.data_dir is None else _cluster_id(Path(options.data_dir))
+    if stored is None:
+        return
+    with connect(options) as admin:
+        cluster_id = admin.describe_cluster().result().cluster_id
+    if cluster_id not in (None, stored):
+        raise RequestError(
+            f"{options.data_dir} belongs to the cluster {stored}, but {options.bootstrap_server} to the cluster"
+            f" {cluster_id}: name the data directory of a broker of that cluster"
+        )
+
+
+def _cluster_id(directory: Path) -> str | None:
+    """Return the cluster id that a data directory stores; None if it is not one of a klamm broker."""
+    from klamm.storage.metadata.identity import LOGS_DIRECTORY, read_cluster_id  # noqa: PLC0415  # see _of_directory
+
+    return read_cluster_id(directory / LOGS_DIRECTORY)

@@ -28,7 +28,9 @@ _IDLE: Final = frozenset({"Empty", "Dead"})
 
 
 def reset(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Show the new offsets of inactive groups, and set them with ``--execute``. Return 1 if a group is active.
+    """Show the new offsets of inactive groups, and set them with ``--execute``.
+
+    Return 1 if a group is active, or if ``--from-file`` has no offsets of a group.
 
     Raises:
         RequestError, KafkaApiError, OSError: The action failed. With ``--execute`` the offsets that were set before are
@@ -41,15 +43,19 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
     for group_id in group_ids:
         try:
             state = _state(admin, group_id)
-            if state in _IDLE:
-                planned[group_id] = _new_offsets(admin, group_id, options)
-                if options.execute:
-                    planned[group_id], failure = _commit(admin, group_id, planned[group_id])
-            else:
+            if state not in _IDLE:
                 rejected[group_id] = (
                     f"Assignments can only be reset if the group '{group_id}' is inactive,"
                     f" but the current state is {state}."
                 )
+                continue
+            offsets = _new_offsets(admin, group_id, options)
+            if options.from_file is not None and not offsets:
+                rejected[group_id] = f"No reset plan for group {group_id} found"
+                continue
+            planned[group_id] = offsets
+            if options.execute:
+                planned[group_id], failure = _commit(admin, group_id, offsets)
         except (RequestError, KafkaApiError, OSError) as error:
             failure = error
         if failure is not None:
@@ -150,6 +156,11 @@ def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: T
 
 
 def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
+    """Return the offsets of a group in the file; empty if it has no lines for the group.
+
+    Raises:
+        RequestError: The file cannot be read, or it has an invalid line.
+    """
     path = Path(options.from_file)
     try:
         text = path.read_text(encoding="utf-8-sig")  # some programs write a byte order mark
@@ -159,12 +170,7 @@ def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
         lines = parse_offsets(text, has_one_group=not options.all_groups and len(options.group) == 1)
     except RequestError as error:
         raise RequestError(f"{path}: {error}") from error
-    offsets = {
-        TopicPartition(line.topic, line.partition): line.offset for line in lines if line.group in (None, group_id)
-    }
-    if not offsets:
-        raise RequestError(f"No reset plan for group {group_id} found")
-    return offsets
+    return {TopicPartition(line.topic, line.partition): line.offset for line in lines if line.group in (None, group_id)}
 
 
 def _partitions(

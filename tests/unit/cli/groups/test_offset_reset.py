@@ -98,6 +98,31 @@ def test_offsets_file_may_begin_with_a_byte_order_mark(
     assert json.loads(capsys.readouterr().out)[0]["partitions"][0]["topic"] == "orders"
 
 
+@pytest.mark.parametrize("mode", ["--dry-run", "--execute"])
+def test_group_without_lines_in_the_file_does_not_stop_the_others(
+    admin: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    # given
+    file = tmp_path / "offsets.csv"
+    file.write_text("a,orders,0,5\nc,orders,0,5\n", encoding="utf-8")
+    words = f"--bootstrap-server a:1 --reset-offsets --group a --group b --group c {mode} --from-file {file}".split()
+    # when
+    code = reset(admin, parse(words))
+    # then
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert (code, rows) == (
+        1,
+        [
+            ["Error:", "No", "reset", "plan", "for", "group", "b", "found"],
+            ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"],
+            ["a", "orders", "0", "5"],
+            ["c", "orders", "0", "5"],
+        ],
+    )
+    committed = [group_id for (group_id, _), _ in admin.alter_group_offsets.call_args_list]
+    assert committed == (["a", "c"] if mode == "--execute" else [])
+
+
 def test_offsets_reset_before_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     with pytest.raises(KafkaApiError, match="not this one"):

@@ -154,9 +154,11 @@ def _resources(options: argparse.Namespace) -> list[ResourceFilter]:
         for flag, resource_type in _NAMED.items()
         for name in getattr(options, flag) or ()
     ]
-    if pattern_type is PatternType.LITERAL and (options.cluster or options.idempotent):
+    # The cluster has one, literal name. As in Kafka's tool, --cluster has no effect with other pattern types, which are
+    # for the other resources.
+    if options.idempotent or (options.cluster and pattern_type is PatternType.LITERAL):
         resources.append(
-            ResourceFilter(resource_type=AclResourceType.CLUSTER, name=CLUSTER_NAME, pattern_type=pattern_type)
+            ResourceFilter(resource_type=AclResourceType.CLUSTER, name=CLUSTER_NAME, pattern_type=PatternType.LITERAL)
         )
     return sorted(set(resources))
 

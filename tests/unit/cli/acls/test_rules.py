@@ -37,6 +37,17 @@ def test_producer_and_consumer_flags_add_required_acls() -> None:
     }
 
 
+@pytest.mark.parametrize("action", ["--add", "--remove"])
+def test_prefix_of_producer_topics_leaves_cluster_literal(action: str) -> None:
+    words = f"{action} --producer --idempotent --topic t --resource-pattern-type prefixed --allow-principal User:a"
+    parsed = parse([*AT, *words.split()]).rules
+    assert {(resource.name, resource.pattern_type.name) for resource in parsed} == {
+        ("t", "PREFIXED"),
+        ("kafka-cluster", "LITERAL"),
+    }
+    assert rules(words)["CLUSTER:kafka-cluster"] == ["ALLOW IDEMPOTENT_WRITE"]
+
+
 def test_allow_and_deny_principals_in_one_command() -> None:
     words = "--add --topic t --allow-principal User:a --deny-principal User:b --operation describe-configs"
     assert rules(words.replace("describe-configs", "DescribeConfigs")) == {

@@ -193,6 +193,10 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dic
     }
     if options.timeout is not None:
         settings["linger_ms"] = options.timeout
+    # As in Java, where only a delivery.timeout.ms that is set may be too low for the other two.
+    defaults = KafkaProducer.DEFAULT_CONFIG
+    lowest_ms = settings["linger_ms"] + settings.get("request_timeout_ms", defaults["request_timeout_ms"])
+    settings.setdefault("delivery_timeout_ms", max(defaults["delivery_timeout_ms"], lowest_ms))
     if options.compression_codec is not None:
         settings["compression_type"] = options.compression_codec
     if settings.get("compression_type") == "none":

@@ -18,10 +18,12 @@ from kafka.errors import KafkaTimeoutError
 
 from klamm import cli
 from klamm.admin import AdminClient, OffsetSpec, TopicPartition
+from klamm.cli import produce
 from klamm.cli.connection import RequestError
 from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
 from klamm.cli.console.sender import RecordSender
+from klamm.cli.console.settings import read_pairs
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -115,6 +117,26 @@ def test_socket_buffer_size_is_a_socket_option(
     words = ["produce", "--bootstrap-server", klamm_session_broker.bootstrap_servers, "--topic", "t"]
     assert cli.main([*words, "--socket-buffer-size", "4096"]) == 1
     assert options == [*KafkaProducer.DEFAULT_CONFIG["socket_options"], (socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("words", "delivery_timeout_ms"),
+    [
+        ("", 120_000),
+        ("--request-timeout-ms 120000", 121_000),
+        ("--timeout 100000", 130_000),
+        ("--producer-property linger.ms=100000 --producer-property request.timeout.ms=50000", 150_000),
+        ("--request-timeout-ms 120000 --producer-property delivery.timeout.ms=121500", 121_500),
+    ],
+)
+def test_delivery_timeout_covers_linger_and_request(words: str, delivery_timeout_ms: int) -> None:
+    # given
+    options = produce.parser().parse_args(["--bootstrap-server", "127.0.0.1:1", "--topic", "t", *words.split()])
+    properties = read_pairs(None, options.producer_property, "--producer-property")
+    # when
+    settings = produce._settings(options, properties)
+    # then
+    assert settings["delivery_timeout_ms"] == delivery_timeout_ms
 
 
 def is_pending(pid: int, number: signal.Signals) -> bool:

@@ -6,7 +6,8 @@ Request                  Answer
 Fetch of a replica       batches of the source, see ``leader_partition``; TOPIC_AUTHORIZATION_FAILED without
                          CLUSTER_ACTION, as in Kafka, and on other listeners than that of the brokers
 Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; else NOT_LEADER_OR_FOLLOWER
-ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica
+ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica, up to
+                         the high watermark or the last stable offset
 OffsetForLeaderEpoch     the log end for each epoch, for clients that of the longest replica: no log diverges, so none
                          is truncated
 Produce                  POLICY_VIOLATION
@@ -27,6 +28,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
 from klamm.mirror.replica.relay import RelayedResponse
@@ -36,7 +38,7 @@ from klamm.protocol.error_response import error_response, request_class
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.protocol.messages.produce import ProduceRequest
@@ -48,7 +50,7 @@ from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authentic
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from klamm.mirror.replica.access import Access
@@ -58,8 +60,12 @@ if TYPE_CHECKING:
 
 _REPLICA_STATE_SINCE: Final = 15
 _PREFERRED_REPLICA_SINCE: Final = 11
+_CONSUMER: Final = -1
+"""Replica id of a consumer's request."""
 _DEBUGGING_CONSUMER: Final = -2
-"""Replica id of a request that any replica answers."""
+"""Replica id of a request that any replica answers, up to its log end."""
+_READ_COMMITTED: Final = 1
+_NO_RECORDS: Final = FetchLimits(max_bytes=1, partition_max_bytes=1, min_bytes=0, max_wait_ms=0)
 _LATEST: Final = -1
 _EARLIEST: Final = frozenset({-2, -4})
 """Timestamps of ListOffsets for the log start. Nothing is tiered here, so the local one is the same."""
@@ -156,7 +162,7 @@ def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedB
         node_id = None if leader is None else _preferred_replica(leader, offset, services, rack=request.rack_id)
         if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
             answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
-            answer.high_watermark = answer.last_stable_offset = leader.high_watermark
+            answer.high_watermark = leader.high_watermark  # only a replica knows the last stable offset
             answer.log_start_offset = max(0, leader.log_start)
     return FetchedBody(partitions=answers)
 
@@ -192,6 +198,29 @@ def _preferred_replica(
 # --- offsets ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Limit:
+    """Limit of an offset that a replica returns."""
+
+    topic_id: UUID
+    offset: int
+    """High watermark, or last stable offset."""
+    is_latest: bool
+    """Whether the latest offset is wanted. Otherwise, it is that of a record."""
+    error_code: int = ErrorCode.NONE
+    """Why the offset is not known."""
+
+    def apply(self, answer: ListOffsetsResponse.ListOffsetsPartitionResponse) -> None:
+        """Lower the latest offset, and remove that of a record which the consumer cannot read yet."""
+        if answer.error_code or answer.offset < self.offset:
+            return
+        if self.is_latest and not self.error_code:
+            answer.offset = self.offset
+            return
+        answer.error_code = self.error_code
+        answer.timestamp = answer.offset = answer.leader_epoch = -1
+
+
 async def list_offsets(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
     """Return log start and end to a replica. For a consumer, ask the replica that it is to read from."""
     services = context.services
@@ -225,25 +254,30 @@ def _bound(
 
 
 async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
-    """Ask one replica for each partition. Replicas answer only debugging consumers, their leader any consumer."""
+    """Ask one replica for each partition. Replicas answer only debugging consumers, their leader any consumer.
+
+    They answer these up to their log ends. klamm limits the offsets for a consumer, as a leader does.
+    """
     services, response = context.services, ListOffsetsResponse()
     for topic in request.topics:
         result = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(result)
         by_node: dict[int, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
+        limits: dict[int, _Limit] = {}
         is_allowed = services.access.may(context.session, AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
-            leader = services.find_by_name(topic.name, wanted.partition_index)
+            index = wanted.partition_index
+            leader = services.find_by_name(topic.name, index)
             node_id = None if leader is None else _preferred_replica(leader, 0, services)
-            if node_id is None or not is_allowed:
+            if leader is None or node_id is None or not is_allowed:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 result.partitions.append(
-                    ListOffsetsResponse.ListOffsetsPartitionResponse(
-                        partition_index=wanted.partition_index, error_code=code
-                    )
+                    ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=index, error_code=code)
                 )
-            else:
-                by_node.setdefault(node_id, []).append(wanted)
+                continue
+            by_node.setdefault(node_id, []).append(wanted)
+            if request.replica_id == _CONSUMER and wanted.timestamp not in _EARLIEST:
+                limits[index] = _Limit(leader.topic_id, leader.high_watermark, is_latest=wanted.timestamp == _LATEST)
         for node_id, partitions in by_node.items():
             question = ListOffsetsRequest(
                 replica_id=_DEBUGGING_CONSUMER,
@@ -253,7 +287,31 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
             )
             answer = await services.own.ask(node_id, question, ListOffsetsResponse)
             result.partitions += [each for answered in answer.topics for each in answered.partitions]
+            limited = [each.partition_index for each in partitions if each.partition_index in limits]
+            if limited and request.isolation_level == _READ_COMMITTED:
+                at_high_watermark = [
+                    WantedRecords(topic.name, limits[each].topic_id, each, limits[each].offset) for each in limited
+                ]
+                await _lower_to_last_stable(limits, node_id, at_high_watermark, services)
+        for each in result.partitions:
+            if (limit := limits.get(each.partition_index)) is not None:
+                limit.apply(each)
     return response
+
+
+async def _lower_to_last_stable(
+    limits: Mapping[int, _Limit], node_id: int, at_high_watermark: Sequence[WantedRecords], services: ReplicaServices
+) -> None:
+    """Lower limits of partitions of one topic to the last stable offset.
+
+    A replica names it in the Fetch of a consumer, because it knows the open transactions in its log. It is at most the
+    replica's own high watermark.
+    """
+    request = fetch_request(at_high_watermark, _NO_RECORDS, read_committed=True)
+    response = await services.own.ask(node_id, request, FetchResponse)
+    for each in (each for topic in response.responses for each in topic.partitions):
+        limit = limits[each.partition_index]
+        limit.error_code, limit.offset = each.error_code, min(limit.offset, each.last_stable_offset)
 
 
 async def offset_for_leader_epoch(

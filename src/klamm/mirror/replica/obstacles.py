@@ -228,7 +228,7 @@ def _cluster_acls(broker: Connection) -> tuple[Acl, ...] | None:
 
 
 def _unreadable(broker: Connection, topics: Collection[str]) -> dict[str, str]:
-    """Return why topics could not be promoted, for those that exist."""
+    """Return why topics could not be promoted or read with ``read_committed``, for those that exist."""
     if not topics:
         return {}
     request = MetadataRequest(
@@ -238,7 +238,8 @@ def _unreadable(broker: Connection, topics: Collection[str]) -> dict[str, str]:
     )
     response = broker.call(request, MetadataResponse, timeout_s=_TIMEOUT_S)
     return {
-        topic.name: "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers)"
+        topic.name: "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers), and "
+        "consumers with read_committed that look up offsets (Fetch)"
         for topic in response.topics
         if topic.name and not topic.error_code and not topic.topic_authorized_operations & 1 << AclOperation.READ
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -11,13 +12,15 @@ from uuid import UUID
 import pytest
 
 from klamm.mirror.replica.leader_partition import LAGGING_S, LeaderPartition, Leadership, Presence, ReplicaProgress
-from klamm.mirror.replica.listener import fetch, write_txn_markers
+from klamm.mirror.replica.listener import fetch, list_offsets, write_txn_markers
 from klamm.protocol.errors import ErrorCode
-from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
     from klamm.mirror.replica.listener import ReplicaContext
+    from klamm.protocol.schema import Message
 
 NODES = frozenset({1, 2, 3})
 
@@ -68,3 +71,99 @@ def test_consumer_is_sent_to_a_replica_that_has_its_offset(offset: int, rack: st
     body = asyncio.run(fetch(FetchRequest(replica_id=-1, rack_id=rack, topics=[topic]), context))
     # then
     assert [answer.preferred_read_replica for answer in body.partitions] == [node_id]
+    # a consumer would take the high watermark for its end under read_committed
+    assert [(answer.high_watermark, answer.last_stable_offset) for answer in body.partitions] == [(7, -1)]
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """A replica with a log up to offset 120, and a transaction that is open from offset 100 on."""
+
+    offset: int = 120
+    """Offset that it returns, whatever is looked up."""
+    fetch_error: ErrorCode = ErrorCode.NONE
+    fetches: list[FetchRequest] = field(default_factory=list)
+
+    async def ask(self, node_id: int, request: Message, _response: type[Message]) -> Message:
+        assert node_id == 1
+        if isinstance(request, FetchRequest):
+            self.fetches.append(request)
+            answer = FetchResponse.PartitionData(
+                error_code=self.fetch_error, last_stable_offset=-1 if self.fetch_error else 100
+            )
+            topic = FetchResponse.FetchableTopicResponse(topic_id=request.topics[0].topic_id, partitions=[answer])
+            return FetchResponse(responses=[topic])
+        assert isinstance(request, ListOffsetsRequest)
+        assert request.replica_id == -2
+        partition = ListOffsetsResponse.ListOffsetsPartitionResponse(timestamp=5, offset=self.offset, leader_epoch=3)
+        return ListOffsetsResponse(
+            topics=[ListOffsetsResponse.ListOffsetsTopicResponse(name="A.orders", partitions=[partition])]
+        )
+
+    def look_up(self, *, timestamp: int, isolation: int, replica_id: int = -1) -> tuple[int, int, int]:
+        """Return error code, offset and leader epoch of klamm's answer. The high watermark is 110."""
+        leader = LeaderPartition("A.orders", UUID(int=7), 0)
+        nodes = frozenset({1})
+        leader.lead(Leadership(leader_epoch=0, partition_epoch=0, replicas=nodes, live=nodes), 100.0)
+        leader.high_watermark = 110
+        leader.followers[1] = ReplicaProgress(fetch_offset=120, leader_epoch=0, presence=Presence(at=time.monotonic()))
+        services: Any = SimpleNamespace(
+            is_leased=lambda: True,
+            find_by_name=lambda _topic, _partition: leader,
+            access=SimpleNamespace(may=lambda *_: True, is_broker=lambda _: False),
+            own=self,
+        )
+        context = cast("ReplicaContext", SimpleNamespace(services=services, session=None))
+        wanted = ListOffsetsRequest.ListOffsetsPartition(timestamp=timestamp)
+        topic = ListOffsetsRequest.ListOffsetsTopic(name=leader.topic, partitions=[wanted])
+        request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=[topic])
+        (answer,) = asyncio.run(list_offsets(request, context)).topics[0].partitions
+        return answer.error_code, answer.offset, answer.leader_epoch
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found", "isolation", "replica_id", "offset"),
+    [
+        pytest.param(-1, 120, 0, -1, 110, id="latest is the high watermark"),
+        pytest.param(-1, 120, 1, -1, 100, id="latest under read_committed is the last stable offset"),
+        pytest.param(-1, 120, 1, -2, 120, id="latest of a debugging consumer is the log end"),
+        pytest.param(7, 109, 0, -1, 109, id="record before the high watermark"),
+        pytest.param(7, 110, 0, -1, -1, id="record at the high watermark"),
+        pytest.param(7, 99, 1, -1, 99, id="record before the last stable offset"),
+        pytest.param(7, 100, 1, -1, -1, id="record at the last stable offset"),
+        pytest.param(-3, 115, 0, -1, -1, id="largest timestamp after the high watermark"),
+        pytest.param(7, -1, 1, -1, -1, id="no record"),
+        pytest.param(-2, 115, 1, -1, 115, id="earliest has no limit"),
+    ],
+)
+def test_offsets_for_consumers_end_where_a_leader_ends_them(
+    timestamp: int, found: int, isolation: int, replica_id: int, offset: int
+) -> None:
+    # given
+    replica = Replica(offset=found)
+    # when
+    answer = replica.look_up(timestamp=timestamp, isolation=isolation, replica_id=replica_id)
+    # then
+    assert answer == (ErrorCode.NONE, offset, -1 if offset < 0 <= found else 3)
+
+
+def test_last_stable_offset_is_fetched_as_a_consumer_at_the_high_watermark() -> None:
+    # given
+    replica = Replica()
+    # when
+    replica.look_up(timestamp=-1, isolation=1)
+    # then
+    (request,) = replica.fetches
+    assert (request.replica_id, request.replica_state.replica_id, request.session_epoch) == (-1, -1, -1)
+    assert (request.isolation_level, request.max_wait_ms) == (1, 0)
+    (topic,) = request.topics
+    assert (topic.topic, topic.topic_id, topic.partitions[0].fetch_offset) == ("A.orders", UUID(int=7), 110)
+
+
+def test_unknown_last_stable_offset_is_an_error() -> None:
+    # given
+    replica = Replica(fetch_error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    # when
+    answer = replica.look_up(timestamp=-1, isolation=1)
+    # then
+    assert answer == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1)

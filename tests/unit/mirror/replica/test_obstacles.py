@@ -364,5 +364,6 @@ def test_topic_without_read_right_is_named(target: Mock) -> None:
     ]
     answer(target, MetadataResponse(topics=topics))
     assert obstacles.obstacles(FLOW, ["A.orders", "A.readable", "A.new"]) == {
-        "A.orders": "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers)"
+        "A.orders": "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers), and "
+        "consumers with read_committed that look up offsets (Fetch)"
     }

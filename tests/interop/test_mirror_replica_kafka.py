@@ -27,7 +27,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from klamm.admin import ActiveProducer, AdminClient, NewPartitions, NewTopic, TopicPartition
+from klamm.admin import ActiveProducer, AdminClient, NewPartitions, NewTopic, OffsetSpec, TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
@@ -591,14 +591,27 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
             flow.produce(2)
             copier.wait_for_replicas()
             sealed_end = flow.end_of(flow.topic)
+            source = TopicPartition(flow.topic, 0)
+
+            def stable_end(partition: TopicPartition) -> int:
+                ends = admin.list_offsets({partition: OffsetSpec.LATEST}, read_committed=True)
+                return ends.all().result()[partition].offset
+
+            wait_until(
+                lambda: stable_end(remote) == stable_end(source) < sealed_end,
+                timeout_s=30,
+                what="the last stable offset of a replica",
+            )
             # when
             copier.copier.promoted = {flow.topic: "PROMOTED"}
             copier.wait(lambda rows: rows[0].state is CopyState.PROMOTED, "the promotion")
             # then
             (row,) = copier.rows
             assert row.next_offset == sealed_end
-            report = re.search(r"; 1 open transaction aborted, .*, new producer ids from (\d+)$", row.reason)
+            report = re.search(r"; 1 open transaction aborted, .*, new producer ids from (\d+); (.*)$", row.reason)
             assert report is not None, row.reason
+            # the source is the same cluster here
+            assert f"producer ids are in the log: done-{flow.alias}, open-{flow.alias}. A restart" in report[2]
             of_source = admin.describe_producers([TopicPartition(flow.topic, 0)]).all().result()
             assert int(report[1]) > max(each.producer_id for each in of_source[TopicPartition(flow.topic, 0)])
             (topic,) = admin.describe_topics(flow.remote).all().result().values()

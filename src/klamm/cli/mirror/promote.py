@@ -178,7 +178,8 @@ def _plan_lines(answer: Mapping[str, Any]) -> list[str]:
         cells = ("-" if count is None else f"{count:,}" for count in counts)
         rows.append((topic["topic"], topic["remote_topic"], *cells, "; ".join(topic["obstacles"]) or "-"))
     end = f"{counted(len(answer['topics']), 'topic')} would be promoted; nothing was changed without --yes"
-    return [*table_lines(rows), f"{answer['flow']}: {end}"]
+    warnings = [f"{each['remote_topic']}: {each['warning']}" for each in answer["topics"] if each["warning"]]
+    return [*table_lines(rows), *warnings, f"{answer['flow']}: {end}"]
 
 
 def _result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,8 @@ from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replica.obstacles import connected, finalized_features
 from klamm.mirror.replica.placement import is_led_by_broker, led_by_brokers, not_mirrored
+from klamm.mirror.replica.promotion import UNKNOWN_COLLISIONS, describe_collisions
+from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.replica.target_nodes import target_nodes
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class TopicPromotion:
     open_transactions: int | None = None
     """Number of open transactions on the source, which would be aborted on the target. None: not known."""
     obstacles: tuple[str, ...] = ()
+    warning: str = ""
+    """Transactional ids of the target that should not write to the topic. Empty: none."""
 
 
 def promotions(flow: FlowSettings, topics: Sequence[str], rows: Sequence[PartitionStatus]) -> list[TopicPromotion]:
@@ -88,6 +93,7 @@ def plan(
     removed = {(*partition, node_id) for partition, each in moving.items() for node_id in each.removing_replicas}
     transactions, away = ({}, ()) if accepts_loss else _open_transactions(flow, rows)
     missing = {} if accepts_loss or away else missing_partitions(flow, topics)
+    warnings = _collisions(flow, described)
     return [
         replace(
             each,
@@ -98,6 +104,7 @@ def plan(
                 *((missing[each.topic],) if each.topic in missing else ()),
                 *away,
             ),
+            warning=warnings.get(each.remote_topic, ""),
         )
         for each in planned
     ]
@@ -313,3 +320,28 @@ def _open_transactions(
         elif partition.topic in counts:
             counts[partition.topic] += sum(each.transaction_start_offset is not None for each in producers)
     return counts, ()
+
+
+def _collisions(flow: FlowSettings, described: Mapping[str, TopicDescription | KafkaApiError]) -> dict[str, str]:
+    """Return ``TopicPromotion.warning`` of remote topics that brokers do not lead yet."""
+    node_id = -1 if flow.replica is None else flow.replica.node_id
+    try:
+        with connected(flow) as cluster:
+            live = target_nodes(cluster).brokers
+            brokers = TargetBrokers(cluster, node_id, lambda: live)
+            places = {
+                TopicPartition(name, each.partition): replica
+                for name, topic in described.items()
+                if not isinstance(topic, KafkaApiError)
+                for each in topic.partitions
+                if not is_led_by_broker(each, node_id)
+                for replica in each.replicas
+                if replica in live
+            }
+            producer_ids = defaultdict[str, set[int]](set)
+            for partition, producers in brokers.producers(places).items():
+                producer_ids[partition.topic] |= {each.producer_id for each in producers}
+            names = brokers.transactional_ids(set[int]().union(*producer_ids.values()))
+    except CLUSTER_ERRORS as error:
+        return dict.fromkeys(described, f"{UNKNOWN_COLLISIONS}: {error_text(error)}")
+    return {topic: describe_collisions(own, names) for topic, own in producer_ids.items()}

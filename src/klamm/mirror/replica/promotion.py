@@ -23,10 +23,12 @@ finds the partition in the hands of a broker, and the log end on the target.
 from __future__ import annotations
 
 import time
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.display import counted
+from klamm.display import counted, printable
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.lazy_dataclass import dataclass
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 SYNC_S: Final = 10.0
 """Seconds in which the replicas must fetch the rest of a sealed partition. Producers wait for it."""
+UNKNOWN_COLLISIONS: Final = "the transactional ids of the target with producer ids of the log are not known"
+_MAX_NAMES: Final = 10
 _UNDECIDED: Final = frozenset(
     {ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INVALID_REQUEST}
 )
@@ -66,6 +70,8 @@ class HandedOver(NamedTuple):
     """Seconds from then until a broker led the partition."""
     producer_ids_from: int
     """Lowest producer id that the target gives to new producers."""
+    collisions: str = ""
+    """Value of ``describe_collisions``."""
 
 
 class EndedTransactions(NamedTuple):
@@ -89,7 +95,29 @@ def describe(handed_over: HandedOver | None, ended: EndedTransactions, later: st
         return f"handed over by an earlier process; {aborted}"
     at = datetime.fromtimestamp(handed_over.sealed_at, UTC).isoformat(timespec="milliseconds")
     ids = f"new producer ids from {handed_over.producer_ids_from}"
-    return f"handed over at {at} in {handed_over.took_s:.2f} s; {aborted}, {ids}"
+    collisions = f"; {handed_over.collisions}" if handed_over.collisions else ""
+    return f"handed over at {at} in {handed_over.took_s:.2f} s; {aborted}, {ids}{collisions}"
+
+
+def describe_collisions(producer_ids: Collection[int], transactional_ids: Mapping[int, str]) -> str:
+    """Return which transactional ids of the target have producer ids that are in a mirrored log. Empty: none.
+
+    The transaction coordinator increments only the epoch of a producer that restarts. Where the source's epoch is
+    higher, its batches are rejected. Where the epochs are equal, the first ones count as duplicates and are lost.
+
+    Args:
+        producer_ids: Producer ids in the log.
+        transactional_ids: Transactional ids of the target by producer id.
+    """
+    names = [printable(transactional_ids[each]) for each in sorted(transactional_ids.keys() & producer_ids)]
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return (
+        f"transactional ids of the target whose producer ids are in the log: {', '.join(names[:_MAX_NAMES])}{more}. A "
+        "restart keeps these. Before their producers write to the topic, let them use other transactional ids, or wait "
+        "for producer.id.expiration.ms"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +133,8 @@ class _Promoting:
     sealed_at: float = 0.0
     end: int = 0
     """Log end when the replicas had fetched the rest."""
+    producer_ids: set[int] = field(default_factory=set[int])
+    """Producer ids that the replicas know, without reserved ones."""
 
     @property
     def name(self) -> str:
@@ -237,6 +267,7 @@ class Promotion:
         """
         all_of = self._checked(partitions, accepts_loss=accepts_loss)
         self._raise_producer_ids(all_of)
+        collisions = self._collisions(all_of)  # before producers wait
         try:
             self._seal(all_of, accepts_loss=accepts_loss)
             producer_ids_from = self._raise_producer_ids(all_of)
@@ -246,7 +277,9 @@ class Promotion:
             self._node.call(_unseal, all_of)
         now = time.time()
         return {
-            each.partition: HandedOver(each.end, each.sealed_at, now - each.sealed_at, producer_ids_from)
+            each.partition: HandedOver(
+                each.end, each.sealed_at, now - each.sealed_at, producer_ids_from, collisions[each.partition]
+            )
             for each in all_of
         }
 
@@ -375,21 +408,25 @@ class Promotion:
         Reserved ids are left out: a flow with replay wrote them to the source, and brokers never assign them.
         """
         self._brokers.refresh(sorted({each.partition.topic for each in all_of}))
-        nodes = frozenset[int]().union(*(each.replicas for each in all_of))
-        ids = [
-            producer.producer_id
-            for node in sorted(nodes)
-            for producers in self._brokers.producers(
-                {each.partition: node for each in all_of if node in each.replicas}
-            ).values()
-            for producer in producers
-            if producer.producer_id < RESERVED_PRODUCER_IDS
-        ]
+        for node in sorted(frozenset[int]().union(*(each.replicas for each in all_of))):
+            own = {each.partition: each for each in all_of if node in each.replicas}
+            for partition, producers in self._brokers.producers(dict.fromkeys(own, node)).items():
+                own[partition].producer_ids |= {
+                    each.producer_id for each in producers if each.producer_id < RESERVED_PRODUCER_IDS
+                }
         return raise_producer_ids(
             member_of(self._node).allocate_producer_ids,
             self._brokers.givers_of_producer_ids(),
-            end_of_block(max(ids, default=-1)),
+            end_of_block(max((producer_id for each in all_of for producer_id in each.producer_ids), default=-1)),
         )
+
+    def _collisions(self, all_of: Sequence[_Promoting]) -> dict[TopicPartition, str]:
+        """Return ``HandedOver.collisions`` of partitions. That they are not known does not prevent the promotion."""
+        try:
+            names = self._brokers.transactional_ids(set[int]().union(*(each.producer_ids for each in all_of)))
+        except CLUSTER_ERRORS as error:
+            return {each.partition: f"{UNKNOWN_COLLISIONS}: {error_text(error)}" for each in all_of}
+        return {each.partition: describe_collisions(each.producer_ids, names) for each in all_of}
 
     def _hand_over(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
         member = member_of(self._node)

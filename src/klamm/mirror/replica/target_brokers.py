@@ -18,6 +18,7 @@ from klamm.protocol.messages.alter_partition_reassignments import (
 from klamm.protocol.messages.describe_producers import DescribeProducersResponse
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.protocol.types import TopicPartition, by_topic
 
@@ -86,6 +87,24 @@ class TargetBrokers:
                     what = f"broker {node_id} does not name the producers of {topic.name}-{each.partition_index}"
                     _check(each.error_code, what)
                     out[TopicPartition(topic.name, each.partition_index)] = each.active_producers
+        return out
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
+        """Return the transactional ids of the target that have some of these producer ids (ListTransactions).
+
+        Those that the principal may not describe are missing.
+
+        Raises:
+            ConnectionLostError: A broker does not respond, or rejects the request.
+        """
+        out = dict[int, str]()
+        if not producer_ids:  # no filter means all
+            return out
+        request = ListTransactionsRequest(producer_id_filters=sorted(producer_ids))
+        for node_id in self._brokers():
+            response = self._cluster.connection(node_id).call(request, ListTransactionsResponse, timeout_s=_TIMEOUT_S)
+            _check(response.error_code, f"broker {node_id} does not name its transactional ids")
+            out |= {each.producer_id: each.transactional_id for each in response.transaction_states}
         return out
 
     def givers_of_producer_ids(self) -> Sequence[Callable[[], int]]:

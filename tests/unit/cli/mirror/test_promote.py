@@ -28,7 +28,7 @@ class Mirror:
     def __init__(self) -> None:
         self.commands: list[dict[str, Any]] = []
         self.obstacles: list[str] = []
-        self.warning = ""
+        self.warning = self.collisions = ""
         self.handed_over: list[dict[str, str]] = []
         self.failures: list[BaseException] = []
         """Errors of the next requests of the status."""
@@ -38,7 +38,7 @@ class Mirror:
         self.commands.append(command)
         topic = {
             "topic": "orders", "remote_topic": "A.orders", "partitions": 1, "lag": 1_234, "open_transactions": None,
-            "obstacles": self.obstacles,
+            "obstacles": self.obstacles, "warning": self.collisions,
         }  # fmt: skip
         if command["action"] == "demote":
             demoted = [] if self.handed_over else [topic]
@@ -78,6 +78,14 @@ def test_plan_shows_obstacles_and_changes_nothing(
     assert lines[4].endswith("A.orders-0: replicas 2 are not live")
     assert lines[2] == "A->B: 1 topic would be promoted; nothing was changed without --yes"
     assert [command["execute"] for command in mirror.commands] == [False, False]
+
+
+def test_plan_shows_warnings_that_are_no_obstacles(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror.collisions = "transactional ids of the target whose producer ids are in the log: pay"
+    assert run(tmp_path, "orders") == 0
+    assert capsys.readouterr().out.splitlines()[2] == f"A.orders: {mirror.collisions}"
 
 
 def test_promoted_topic_is_reported_with_its_log_end(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -12,7 +13,13 @@ from uuid import UUID
 
 import pytest
 
-from klamm.admin import KafkaApiError, PartitionReassignment, TopicPartition
+from klamm.admin import (
+    KafkaApiError,
+    PartitionDescription,
+    PartitionReassignment,
+    TopicDescription,
+    TopicPartition,
+)
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.operations import commands, promotion
@@ -25,6 +32,9 @@ from klamm.mirror.records.source_offsets import StoredPromotion
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.states import FlowStates
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_producers import DescribeProducersResponse
+from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
     from klamm.kafka_client.pool.calls import Outcome
     from klamm.mirror.progress.flow_progress import GroupStatus
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.schema import Message
 
 FLOW = "A->B"
 PROPERTIES = {
@@ -676,6 +687,54 @@ def test_plan_awaits_no_replicas_that_a_reassignment_removes(monkeypatch: pytest
     assert rig.promote("orders", accept_loss=True)["topics"][0]["obstacles"] == ()
     target.removing = (9,)
     assert rig.promote("orders", accept_loss=True)["topics"][0]["obstacles"] == ("A.orders-0: replicas 0 are not live",)
+
+
+@pytest.mark.parametrize(
+    ("leader", "error_code", "warning"),
+    [
+        (
+            9,
+            ErrorCode.NONE,
+            r"transactional ids of the target whose producer ids are in the log: pay\. ",
+        ),
+        (
+            9,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            "not known: broker 1 does not name its .*: COORDINATOR_LOAD_",
+        ),
+        (1, ErrorCode.NONE, "$"),
+    ],
+    ids=["mirrored", "not known", "promoted before"],
+)
+def test_plan_names_the_transactional_ids_of_the_target_whose_producer_ids_are_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, leader: int, error_code: ErrorCode, warning: str
+) -> None:
+    # given
+    def respond(request: Message, response: type[Message], **_: object) -> Message:
+        if response is DescribeProducersResponse:
+            producers = [DescribeProducersResponse.ProducerState(producer_id=7)]
+            described = DescribeProducersResponse.PartitionResponse(active_producers=producers)
+            topic = DescribeProducersResponse.TopicResponse(name="A.orders", partitions=[described])
+            return DescribeProducersResponse(topics=[topic])
+        assert isinstance(request, ListTransactionsRequest)
+        assert request.producer_id_filters == [7]
+        pay = ListTransactionsResponse.TransactionState(transactional_id="pay", producer_id=7)
+        return ListTransactionsResponse(error_code=error_code, transaction_states=[pay])
+
+    broker = MagicMock()
+    broker.connection.return_value.call.side_effect = respond
+    monkeypatch.setattr(promotion, "connected", lambda _: contextlib.nullcontext(broker))
+    monkeypatch.setattr(promotion, "target_nodes", lambda _: MagicMock(brokers={1}))
+    target = FakeCluster(**{"A.orders": 1})
+    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=0, replicas=(9, 1), isr=(leader,))
+    described = TopicDescription(name="A.orders", topic_id=UUID(int=7), is_internal=False, partitions=(partition,))
+    target.list_partition_reassignments = lambda *_, **__: done({})  # type: ignore[method-assign]
+    target._described = lambda _: described  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)
+    # when
+    (planned,) = replica_rig().promote("orders", accept_loss=True)["topics"]
+    # then
+    assert re.search(f"^(the .* )?{warning}", planned["warning"])
 
 
 def test_open_transactions_that_may_not_be_described_are_not_counted_as_none(monkeypatch: pytest.MonkeyPatch) -> None:

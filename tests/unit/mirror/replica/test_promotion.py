@@ -16,7 +16,7 @@ from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import Promotion
+from klamm.mirror.replica.promotion import EndedTransactions, Promotion, describe, describe_collisions
 from klamm.mirror.replica.target_brokers import ProducerState, TargetBrokers
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of, stored_batch
@@ -76,6 +76,9 @@ class Brokers(TargetBrokers):
         self.known: list[ProducerState] = []
         self.known_by: dict[int, list[ProducerState]] = {}
         self.givers: list[Giver] = []
+        self.names: dict[int, str] = {}
+        self.failure: Exception | None = None
+        """Error of ListTransactions."""
         self.aborted: list[int] = []
         self.is_away = False
         self.on_producers: Callable[[], object] = lambda: None
@@ -94,6 +97,11 @@ class Brokers(TargetBrokers):
         assert set(places.values()) <= set(REPLICAS)
         self.on_producers()
         return {partition: self.known_by.get(node_id, self.known) for partition, node_id in places.items()}
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
+        if self.failure:
+            raise self.failure
+        return {each: name for each, name in self.names.items() if each in producer_ids}
 
     def givers_of_producer_ids(self) -> Sequence[Callable[[], int]]:
         return [each.next_producer_id for each in self.givers]
@@ -227,6 +235,48 @@ def test_producer_ids_of_the_target_are_above_those_in_the_log() -> None:
 
     assert handed_over[REMOTE].producer_ids_from == 5_100
     assert all(giver.next > 5_000 for giver in node.brokers.givers)
+
+
+def test_result_names_the_transactional_ids_of_the_target_whose_producer_ids_are_in_the_log() -> None:
+    # given
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.brokers.known = [producer(7)]
+    node.brokers.names = {7: "pay", 8: "other"}
+    # when
+    handed_over = node.promotion().hand_over([REMOTE])[REMOTE]
+    # then
+    assert describe(handed_over, EndedTransactions(7, 0), "").endswith(
+        ", new producer ids from 1000; transactional ids of the target whose producer ids are in the log: pay. A "
+        "restart keeps these. Before their producers write to the topic, let them use other transactional ids, or wait "
+        "for producer.id.expiration.ms"
+    )
+
+
+def test_topic_is_handed_over_if_the_transactional_ids_of_the_target_are_not_known() -> None:
+    # given
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.brokers.known = [producer(7)]
+    node.brokers.failure = ConnectionLostError("broker 1 is loading")
+    # when
+    handed_over = node.promotion().hand_over([REMOTE])[REMOTE]
+    # then
+    assert handed_over.collisions == (
+        "the transactional ids of the target with producer ids of the log are not known: broker 1 is loading"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "names"), [(0, ""), (11, "tx1, tx2, tx3, tx4, tx5, tx6, tx7, tx8, tx9, tx10 and 1 more.")]
+)
+def test_description_of_collisions_is_short(count: int, names: str) -> None:
+    transactional_ids = {each: f"tx{each}" for each in range(1, count + 1)}
+    text = describe_collisions({*transactional_ids, 99}, transactional_ids)
+    assert names in text
+    assert bool(text) == bool(names)
 
 
 def test_topic_that_a_flow_with_replay_wrote_on_the_source_is_handed_over() -> None:

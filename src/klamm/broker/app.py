@@ -340,6 +340,8 @@ class BrokerApp:
         topic = services.topics.get(REGISTRATIONS_TOPIC)
         services.configs.load()
         services.topics.load()
+        # A topic whose deletion is rolled back was unknown during configs.load, so its logs still use outdated configs.
+        services.logs.update_configs()
         services.client_configs.load()
         services.quotas.load()
         services.producer_ids.load()

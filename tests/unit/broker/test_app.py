@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from functools import partial
@@ -19,9 +20,12 @@ from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
+from klamm.protocol.records import Record, encode_batch
 from klamm.server.session import Session
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.broker_app import running
+from tests.support.configs import ANNA, SET, operation
+from tests.support.configs import topic as topic_change
 from tests.support.failing_disk import Disk
 
 if TYPE_CHECKING:
@@ -75,6 +79,44 @@ async def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: D
         with pytest.raises(StorageError):
             await delete_topic(services, TOPIC)
         assert set(services.client_configs.registered) == {APP1, APP2}
+
+
+async def test_rolled_back_config_of_a_topic_deleted_meanwhile_deletes_no_records(tmp_path: Path, disk: Disk) -> None:
+    async with running(tmp_path) as services:
+        # given
+        topic = await services.topics.create("orders", [[1]], configs={})
+        log = services.logs.get(topic.topic_id, 0)
+        assert log is not None
+        hour_ago = services.now_ms() - 3_600_000
+        log.append(memoryview(encode_batch([Record(key=None, value=b"1", timestamp=hour_ago)])))
+        disk.failures = 1
+        alterations = [topic_change("orders", operation("retention.ms", SET, "1000"))]
+        # when
+        change = asyncio.create_task(services.configs.alter(alterations, node_id=1, author=ANNA, validate_only=False))
+        while log.config.retention_ms != 1000:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0)
+        with pytest.raises(StorageError):
+            await delete_topic(services, "orders")
+        # then
+        assert isinstance((await change)[0], StorageError)
+        await services.logs.check_retention()
+        assert (log.config.retention_ms, log.log_start_offset) == (604_800_000, 0)
+
+
+async def test_configs_of_a_topic_are_unsettled_until_its_deletion_is_durable(tmp_path: Path, disk: Disk) -> None:
+    """Its logs stay if the deletion is rolled back, so nothing in them may be deleted by the configs of no topic."""
+    async with running(tmp_path) as services:
+        # given
+        topic = await services.topics.create("orders", [[1]], configs={"retention.ms": "-1"})
+        disk.failures = 1
+        # when
+        deletion = services.topics.begin_delete(topic)
+        # then
+        assert not services.configs.is_settled("orders")
+        with pytest.raises(StorageError):
+            await deletion
+        assert services.configs.is_settled("orders")
+        assert services.configs.topic_config("orders")["retention.ms"] == -1
 
 
 @pytest.fixture

@@ -122,7 +122,8 @@ class ConfigService:
         }
         self._last_commit: asyncio.Future[None] | None = None
         self._unsettled: Counter[tuple[int, str]] = Counter()
-        """Requests in progress that change a topic, or any broker, which is counted as the cluster's default."""
+        """Requests in progress that change a topic, or any broker, which is counted as the cluster's default; and
+        deletions of a topic in progress."""
         self._settled_listeners: list[Callable[[], None]] = []
         self.revision: Final = Revision()
         """Revision of the configs and of the topics, which the catalog advances as well."""
@@ -238,7 +239,7 @@ class ConfigService:
     def drop_topic(self, name: str, *, author: Author = BROKER_ITSELF) -> list[Change]:
         """Remove a topic and its configs; return the rows for the change history.
 
-        The store drops the configs together with the topic.
+        The store drops the configs together with the topic. The caller passes that commit to ``hold_topic``.
         """
         current = self._image.current(ResourceType.TOPIC, name)
         changes = tuple(ConfigDelta(name=key, value=None) for key in current)
@@ -314,7 +315,23 @@ class ConfigService:
             _BROKERS if a.resource_type == ResourceType.BROKER else (a.resource_type, a.resource_name)
             for a in alterations
         ]
+        self._unsettled.update(changing)
+        try:
+            yield
+        finally:
+            self._settle_after(self._last_commit, changing)
 
+    def hold_topic(self, topic: str, commit: asyncio.Future[None]) -> None:
+        """Count a topic as not settled until the commit of its deletion has ended.
+
+        Its logs exist until then, and stay if the commit fails. In the meantime, its name has no configs or those of a
+        new topic.
+        """
+        changing = [(int(ResourceType.TOPIC), topic)]
+        self._unsettled.update(changing)
+        self._settle_after(commit, changing)
+
+    def _settle_after(self, commit: asyncio.Future[None] | None, changing: Sequence[tuple[int, str]]) -> None:
         def settle(_: object) -> None:
             self._unsettled.subtract(changing)
             for key in changing:
@@ -323,15 +340,10 @@ class ConfigService:
             for listener in self._settled_listeners:
                 listener()
 
-        self._unsettled.update(changing)
-        try:
-            yield
-        finally:
-            commit = self._last_commit
-            if commit is None or commit.done():
-                settle(None)
-            else:
-                commit.add_done_callback(settle)
+        if commit is None or commit.done():
+            settle(None)
+        else:
+            commit.add_done_callback(settle)
 
     def _decide(
         self, alterations: Sequence[ResourceAlteration], repeated: Set[tuple[int, str]], node_id: int
@@ -417,7 +429,7 @@ class ConfigService:
         """Return whether the effective values of a topic are durable, and no request has applied them in part.
 
         If not, nothing may be deleted by them: a commit may fail, and the next part of a request may keep what the
-        first one does not.
+        first one does not. While a topic is being deleted, they are not durable either.
         """
         return _BROKERS not in self._unsettled and (ResourceType.TOPIC, topic) not in self._unsettled
 

@@ -197,6 +197,7 @@ class TopicCatalog:
         for listener in self._deletion_listeners:
             listener(topic)
         commit = self._last_commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
+        self._configs.hold_topic(topic.name, commit)
         return _after_commit(commit, lambda: self._logs.delete_topic(topic.topic_id))
 
     def begin_grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> asyncio.Future[None]:

@@ -16,8 +16,8 @@ from klamm.broker.client_metrics import open_client_metrics
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.guard import alter_config_guard
 from klamm.broker.configs.loggers import PythonLoggers
-from klamm.broker.configs.policy_settings import PolicySettings, allowed_client_configs
-from klamm.broker.configs.service import ConfigsChanged, ConfigService
+from klamm.broker.configs.policy_settings import PolicySettings, allowed_client_configs, by_broker
+from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext, Services
 from klamm.broker.data_directory import open_metadata
 from klamm.broker.fetch.sessions import FetchSessions
@@ -221,11 +221,8 @@ class BrokerApp:
         now_ms = environment.now_ms
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
-        endpoints = {
-            listener.name: open_endpoint(listener, settings.static_configs, credentials.find)
-            for listener in settings.listeners
-        }
-        tls = _tls_renewal(settings, endpoints, cluster.node_ids)
+        tls = _tls_renewal(settings, store, cluster.node_ids)
+        endpoints = _open_endpoints(settings, credentials, tls, cluster.node_ids[0])
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
@@ -386,30 +383,38 @@ def _share_descriptors(settings: BrokerSettings) -> DescriptorShares:
     return shares
 
 
-def _tls_renewal(
-    settings: BrokerSettings,
-    endpoints: Mapping[str, Endpoint],
-    node_ids: Sequence[int],
-) -> TlsRenewal | None:
-    encrypted = [(each, tls) for each in settings.listeners if (tls := endpoints[each.name].tls) is not None]
+def _tls_renewal(settings: BrokerSettings, store: MetadataStore, node_ids: Sequence[int]) -> TlsRenewal | None:
+    encrypted = [listener for listener in settings.listeners if listener.protocol.uses_tls]
     if not encrypted:
         return None
     from klamm.broker.security.tls_renewal import TlsRenewal  # noqa: PLC0415  # not needed without TLS
 
-    return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs)
+    dynamic = by_broker(store.load_configs())
+    return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs, dynamic=dynamic)
+
+
+def _open_endpoints(
+    settings: BrokerSettings, credentials: ScramCredentials, tls: TlsRenewal | None, node_id: int
+) -> Mapping[str, Endpoint]:
+    return {
+        listener.name: open_endpoint(
+            listener,
+            settings.static_configs,
+            credentials.find,
+            None if tls is None else tls.current(node_id, listener.name),
+        )
+        for listener in settings.listeners
+    }
 
 
 def _follow_configs(
     configs: ConfigService, policies: PolicySettings, tls: TlsRenewal | None, *, topics: TopicCatalog, logs: LogManager
 ) -> None:
-    """Apply changes of dynamic configs to policies, TLS contexts and logs; TLS configs also now, at the start."""
+    """Apply changes of dynamic configs to policies, TLS contexts and logs."""
     broker, dynamic = ResourceType.BROKER, configs.set_on_broker
     configs.subscribe(lambda change: policies.follow(change, dynamic(change.resource_name)), broker)
     if tls is not None:
         configs.subscribe(lambda change: tls.follow(change, dynamic(change.resource_name)), broker)
-        for name in configs.resource_names(broker):
-            if values := dynamic(name):
-                tls.follow(ConfigsChanged(resource_type=broker, resource_name=name, names=frozenset(values)), values)
     configs.subscribe(topics.follow, ResourceType.TOPIC)
     configs.subscribe(lambda _: logs.update_configs(), broker)  # broker configs are the defaults of all topics
     configs.on_settled(logs.check_again)

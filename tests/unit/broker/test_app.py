@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,17 +22,21 @@ from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
 from klamm.protocol.records import Record, encode_batch
+from klamm.protocol.types import ResourceType
+from klamm.security.stores import pem
 from klamm.server.session import Session
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.broker_app import running
-from tests.support.configs import ANNA, SET, operation
+from tests.support.configs import ANNA, SET, alteration, operation
 from tests.support.configs import topic as topic_change
 from tests.support.failing_disk import Disk
+from tests.support.java_stores import identity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.broker.context import Services
+    from klamm.configs.operations import AlterOperation
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
 APP2 = ClientConfigEntity.of_client("alice", "app2")
@@ -222,6 +227,38 @@ async def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> No
     assert as_kafka in {102_400, 2 * 102_400}, "Linux doubles it"
     before, left_alone = await buffer_bytes("--set", "socket.send.buffer.bytes=-1")
     assert left_alone == before
+
+
+async def test_rotated_keystore_is_served_after_a_restart_without_the_first_file(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.pem", tmp_path / "second.pem"
+    for path in (first, second):
+        own = identity("broker")
+        path.write_text(pem("PRIVATE KEY", own.key_der) + pem("CERTIFICATE", own.der))
+    options = ["--set", "ssl.keystore.type=PEM", "--set", f"ssl.keystore.location={first}"]
+    settings = parse_arguments(["--listen", "SSL://127.0.0.1:0", "--data-dir", str(tmp_path / "data"), *options])
+    listener, node = settings.listeners[0].name, AdvertisedBroker(node_id=1, host="127.0.0.1", port=9092)
+    keystore = operation(f"listener.name.{listener.lower()}.ssl.keystore.location", SET, str(second))
+
+    async def run(app: BrokerApp, *operations: AlterOperation) -> str:
+        """Alter the broker, stop it, and return the certificate that it served before it stopped."""
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            app.listen(listener, {1: sock})
+            if operations:
+                change = [alteration(ResourceType.BROKER, "1", *operations)]
+                configs = app.services.configs
+                assert await configs.alter(change, node_id=1, author=ANNA, validate_only=False) == [None]
+            served = await asyncio.to_thread(ssl.get_server_certificate, sock.getsockname())
+            await app.stop()
+        return served.strip()
+
+    # given
+    assert await run(await BrokerApp.start(settings, {listener: (node,)})) in first.read_text()
+    assert await run(await BrokerApp.start(settings, {listener: (node,)}), keystore) in second.read_text()
+    first.unlink()
+    # when
+    served = await run(await BrokerApp.start(settings, {listener: (node,)}))
+    # then
+    assert served in second.read_text()
 
 
 async def test_new_partition_without_log_has_retriable_error(tmp_path: Path) -> None:

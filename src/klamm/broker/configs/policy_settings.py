@@ -53,6 +53,15 @@ def with_dynamic_values(static: Mapping[str, str], layers: Iterable[Mapping[str,
     return MappingProxyType(settings)
 
 
+def by_broker(stored: Iterable[PutConfig]) -> Mapping[str, Mapping[str, str]]:
+    """Return the stored dynamic configs of brokers, by name of the broker resource."""
+    dynamic: dict[str, dict[str, str]] = {}
+    for row in stored:
+        if row.resource_type == ResourceType.BROKER and row.value is not None:
+            dynamic.setdefault(row.resource_name, {})[row.name] = row.value
+    return dynamic
+
+
 class PolicySettings:
     """Keeper of the dynamic policy settings; also a guard on config changes. Used on the event loop only.
 
@@ -85,10 +94,7 @@ class PolicySettings:
         Raises:
             PolicyLoadError: A policy cannot be created. The broker must not start.
         """
-        dynamic: dict[str, dict[str, str]] = {}
-        for row in stored:
-            if row.resource_type == ResourceType.BROKER and row.value is not None:
-                dynamic.setdefault(row.resource_name, {})[row.name] = row.value
+        dynamic = by_broker(stored)
         resources = (CLUSTER_DEFAULT, str(node_id))
         own = [dynamic.get(name, {}) for name in resources]
         try:

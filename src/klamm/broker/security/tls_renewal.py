@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.brokers import as_dynamic_error
@@ -38,28 +39,44 @@ logger: Final = logging.getLogger(__name__)
 class TlsRenewal:
     """Keeper of the TLS contexts of all listeners and brokers; also a guard on config changes.
 
-    Used on the event loop only.
+    A broker starts with the properties and its stored dynamic configs. If these do not work together, it starts with
+    the properties alone. Used on the event loop only.
 
     Args:
-        listeners: Listeners with TLS, each with its initial context.
+        listeners: Listeners with TLS.
         node_ids: Broker ids.
         static: Settings of the properties file.
+        dynamic: Stored dynamic configs, by name of the broker resource.
+
+    Raises:
+        SettingsError: The TLS settings of a listener do not work, neither with the dynamic configs nor without them.
     """
 
     resource_types: Final = frozenset({ResourceType.BROKER})
 
     def __init__(
         self,
-        listeners: Sequence[tuple[Listener, ServerTls]],
+        listeners: Sequence[Listener],
         *,
         node_ids: Sequence[int],
         static: Mapping[str, str],
+        dynamic: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._static = static
-        self._listeners = {listener.name: listener for listener, _ in listeners}
-        self._in_force = {(node, listener.name): tls for listener, tls in listeners for node in node_ids}
-        self._sockets = {key: ReplaceableContext.around(tls.context) for key, tls in self._in_force.items()}
+        self._listeners = {listener.name: listener for listener in listeners}
         self._tried: dict[tuple[int, str], tuple[Mapping[str, str], ServerTls]] = {}
+        self._in_force: dict[tuple[int, str], ServerTls] = {}
+        for listener in listeners:
+            by_properties = cache(partial(server_tls, listener, static))
+            for node_id in node_ids:
+                own = dynamic.get(str(node_id), {})
+                changed = self._changed(node_id, listener.name, own) if listener.name in self._concerned(own) else None
+                self._in_force[node_id, listener.name] = changed or by_properties()
+        self._sockets = {key: ReplaceableContext.around(tls.context) for key, tls in self._in_force.items()}
+
+    def current(self, node_id: int, listener: str) -> ServerTls | None:
+        """Return the current TLS of a broker's listener; None if the listener has no TLS."""
+        return self._in_force.get((node_id, listener))
 
     def context(self, node_id: int, listener: str) -> ReplaceableContext:
         """Return the replaceable context for a broker's socket of a listener."""
@@ -99,21 +116,25 @@ class TlsRenewal:
         """Apply changed configs of a broker. Settings that do not work are logged and the old context stays in use."""
         if not change.resource_name:
             return
-        node_id, configs = int(change.resource_name), {**self._static, **dynamic}
+        node_id = int(change.resource_name)
         for name in self._concerned(change.names):
             key = node_id, name
-            if key not in self._in_force:
-                continue
-            tried, made = self._tried.pop(key, (None, None))
-            try:
-                if made is None or tried != configs:
-                    made = server_tls(self._listeners[name], configs)
-            except SettingsError as error:
-                logger.error("Listener %s of broker %d keeps its TLS settings: %s", name, node_id, error)  # noqa: TRY400  # the message says all
-                continue
-            self._in_force[key] = made
-            self._sockets[key].current = made.context
-            logger.info("Listener %s of broker %d: new connections use the changed TLS settings", name, node_id)
+            if key in self._in_force and (changed := self._changed(node_id, name, dynamic)) is not None:
+                self._in_force[key] = changed
+                self._sockets[key].current = changed.context
+
+    def _changed(self, node_id: int, name: str, dynamic: Mapping[str, str]) -> ServerTls | None:
+        """Return the TLS of a listener with dynamic configs; None if they do not work, which is logged."""
+        configs = {**self._static, **dynamic}
+        tried, made = self._tried.pop((node_id, name), (None, None))
+        try:
+            if made is None or tried != configs:
+                made = server_tls(self._listeners[name], configs)
+        except SettingsError as error:
+            logger.error("Listener %s of broker %d keeps its TLS settings: %s", name, node_id, error)  # noqa: TRY400  # the message says all
+            return None
+        logger.info("Listener %s of broker %d: new connections use the changed TLS settings", name, node_id)
+        return made
 
     def _concerned(self, names: Iterable[str]) -> list[str]:
         """Return the listeners that the named configs affect; a name without a listener prefix affects all."""

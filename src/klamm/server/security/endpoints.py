@@ -68,19 +68,21 @@ class Endpoint:
         return None if name is None else user_principal(name)
 
 
-def open_endpoint(listener: Listener, configs: Mapping[str, str], find_scram: FindScram) -> Endpoint:
+def open_endpoint(
+    listener: Listener, configs: Mapping[str, str], find_scram: FindScram, tls: ServerTls | None = None
+) -> Endpoint:
     """Read the settings of a listener.
 
     Args:
         listener: Listener to read the settings of.
         configs: Settings of the server.
         find_scram: Function that finds the SCRAM credential of a user.
+        tls: TLS of the listener; None to create it from the settings if the listener's protocol has TLS.
 
     Raises:
         SettingsError: A setting of the listener is missing or not allowed.
     """
-    tls = None
-    if listener.protocol.uses_tls:
+    if tls is None and listener.protocol.uses_tls:
         from klamm.server.security.tls import server_tls  # noqa: PLC0415 - OpenSSL costs start-up time
 
         tls = server_tls(listener, configs)

@@ -10,7 +10,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 import klamm.tls
 from klamm.broker.configs.service import ConfigsChanged
+from klamm.broker.security import tls_renewal
 from klamm.broker.security.tls_renewal import TlsRenewal
+from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import ResourceType
 from klamm.security.stores import pem
@@ -35,9 +37,8 @@ STORE = {
 }
 
 
-def renewal(certificate: bytes = OWN.der) -> TlsRenewal:
-    initial = ServerTls(context=server_tls(LISTENER, STATIC).context, certificate=certificate)
-    return TlsRenewal([(LISTENER, initial)], node_ids=[1], static=STATIC)
+def renewal(static: Mapping[str, str] = STATIC, dynamic: Mapping[str, Mapping[str, str]] = {}) -> TlsRenewal:
+    return TlsRenewal([LISTENER], node_ids=[1, 2], static=static, dynamic=dynamic)
 
 
 async def alter(tls: TlsRenewal, settings: Mapping[str, str]) -> tuple[object, object]:
@@ -115,9 +116,12 @@ async def test_keystore_with_older_certificate_label_is_accepted(label: str) -> 
     assert outcomes == (None, None)
 
 
-async def test_change_is_rejected_if_names_of_current_certificate_are_unknown() -> None:
+async def test_change_is_rejected_if_names_of_current_certificate_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    tls = renewal(certificate=b"")
+    with monkeypatch.context() as patched:
+        unknown = ServerTls(context=server_tls(LISTENER, STATIC).context, certificate=b"")
+        patched.setattr(tls_renewal, "server_tls", lambda *_: unknown)
+        tls = renewal()
     # when
     first, second = await alter(tls, STATIC)
     # then
@@ -137,3 +141,35 @@ def test_stored_path_with_null_byte_keeps_the_tls_settings_of_the_start(caplog: 
     assert tls.context(1, "TLS").current is before
     assert isinstance(before, ssl.SSLContext)
     assert "keeps its TLS settings" in caplog.text
+
+
+def test_broker_starts_with_its_dynamic_keystore_if_that_of_the_properties_is_gone() -> None:
+    # given
+    gone = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/no/such.pem"}
+    own = {f"listener.name.tls.{name}": value for name, value in {**STATIC, "ssl.keystore.location": ""}.items()}
+    # when
+    tls = renewal(gone, {"1": own, "2": own})
+    # then
+    current = tls.current(1, "TLS")
+    assert current is not None
+    assert (current.certificate, tls.context(1, "TLS").current) == (OWN.der, current.context)
+
+
+def test_broker_starts_with_the_properties_if_its_dynamic_keystore_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    # given
+    own = {f"listener.name.tls.{name}": value for name, value in STORE.items()}
+    # when
+    tls = renewal(dynamic={"1": own})
+    # then
+    current = tls.current(1, "TLS")
+    assert current is not None
+    assert current.certificate == OWN.der
+    assert "Listener TLS of broker 1 keeps its TLS settings" in caplog.text
+
+
+def test_keystore_of_a_broker_must_work_with_or_without_its_dynamic_configs() -> None:
+    # given
+    own = {f"listener.name.tls.{name}": value for name, value in STORE.items()}
+    # when, then
+    with pytest.raises(SettingsError, match=r"no/such\.pem"):
+        renewal({"ssl.keystore.type": "PEM", "ssl.keystore.location": "/no/such.pem"}, {"1": own})

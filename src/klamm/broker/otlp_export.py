@@ -9,6 +9,8 @@ import logging
 import os
 import threading
 from collections import deque
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -78,7 +80,7 @@ class OtlpExport:
             self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Make one more attempt to send the queued metrics, then stop."""
+        """Make one more attempt to send the queued metrics for two seconds, then stop."""
         if self.task is not None:
             self.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -107,7 +109,7 @@ class OtlpExport:
         """Send pushes and remove them from the queue. If the target rejects them, find those to drop by halving."""
         is_rejected = False
         try:
-            await asyncio.to_thread(self._send, batch)
+            await _in_thread(partial(self._send, batch))
         except RejectedError as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
@@ -121,6 +123,27 @@ class OtlpExport:
             if self._queue and self._queue[0] is handled:  # otherwise it was dropped in the meantime
                 self._size -= len(self._queue.popleft())
                 self.dropped += is_rejected
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Run work in a daemon thread.
+
+    A pipe without a reader or an endpoint that drops packets may block it. In a thread of the event loop's executor, it
+    would keep the process from ending.
+    """
+    future: Future[None] = Future()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 -- raised in the caller
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+    threading.Thread(target=run, name="client metrics export", daemon=True).start()
+    await asyncio.wrap_future(future)
 
 
 def file_export(path: Path) -> OtlpExport:

@@ -4,6 +4,8 @@ import asyncio
 import errno
 import io
 import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -175,6 +177,30 @@ def test_pipe_and_open_file_are_appended_to_in_place(tmp_path: Path, monkeypatch
     assert log.read_bytes() == b"Started" + framed(PUSH)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "pipe"]
     os.close(reader)
+
+
+@pytest.mark.process
+def test_pipe_without_a_reader_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    # given
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = """
+import asyncio, pathlib, sys
+from klamm.broker import otlp_export
+
+async def export() -> None:
+    export = otlp_export.file_export(pathlib.Path(sys.argv[1]))
+    export.put(b"one")
+    await export.close()
+
+otlp_export._CLOSE_S = 0.01
+with asyncio.Runner() as runner:
+    runner.run(export())
+"""
+    # when
+    ended = subprocess.run([sys.executable, "-c", program, str(pipe)], capture_output=True, check=False, timeout=30)
+    # then
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_link_stays_when_its_file_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,7 +255,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _framed(number: int, data: bytes) -> bytes:
-    return bytes((number << 3 | _BYTES,)) + _varint_bytes(len(data)) + data
+    return _varint_bytes(number << 3 | _BYTES) + _varint_bytes(len(data)) + data
 
 
 def _varint_bytes(value: int) -> bytes:

@@ -77,3 +77,8 @@ def test_exported_metrics_have_added_attributes() -> None:
     assert b"client_rack" in longer
     assert field(1, field(1, field(1, b"client_id") + field(2, field(1, b"x" * 300)))).startswith(b"\x0a")
     assert "User:ä".encode() in longer
+
+
+def test_exported_metrics_keep_fields_with_large_numbers() -> None:
+    data = field(31, b"one") + field(32, b"two") + field(2**29 - 1, b"three")
+    assert with_attributes(data, {"a": "b"}) == data

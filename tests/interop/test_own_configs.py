@@ -219,6 +219,14 @@ def test_policy_mode_of_a_single_presented_broker_is_rejected() -> None:
         set_config(admin, "create.topic.policy.mode", "audit")
 
 
+def test_login_setting_of_another_presented_broker_than_the_first_is_rejected() -> None:
+    name = "listener.name.main.sasl.enabled.mechanisms"
+    with klamm.Broker(brokers=2) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        with pytest.raises(InvalidRequestError, match="set it for the first of them"):
+            set_config(admin, name, "PLAIN", broker="2")
+        set_config(admin, name, "PLAIN", broker="1")
+
+
 def test_dynamic_configs_survive_a_restart(rules: Path, tmp_path: Path) -> None:
     # given
     other = tmp_path / "other.yaml"

@@ -15,6 +15,7 @@ from klamm.broker.client_configs import ClientConfigService
 from klamm.broker.client_metrics import open_client_metrics
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.guard import alter_config_guard
+from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.policy_settings import PolicySettings, allowed_client_configs, by_broker
 from klamm.broker.configs.service import ConfigService
@@ -40,6 +41,7 @@ from klamm.clock import wall_clock_ms
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.configs.values import format_value
 from klamm.lazy_dataclass import dataclass
+from klamm.properties import SettingsError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.types import ResourceType
 from klamm.server.client_registry import ClientRegistry
@@ -221,8 +223,9 @@ class BrokerApp:
         now_ms = environment.now_ms
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
-        tls = _tls_renewal(settings, store, cluster.node_ids)
-        endpoints = _open_endpoints(settings, credentials, tls, cluster.node_ids[0])
+        dynamic = by_broker(store.load_configs())
+        tls = _tls_renewal(settings, dynamic, cluster.node_ids)
+        endpoints = _open_endpoints(settings, dynamic, credentials, tls, cluster.node_ids[0])
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
@@ -383,28 +386,37 @@ def _share_descriptors(settings: BrokerSettings) -> DescriptorShares:
     return shares
 
 
-def _tls_renewal(settings: BrokerSettings, store: MetadataStore, node_ids: Sequence[int]) -> TlsRenewal | None:
+def _tls_renewal(
+    settings: BrokerSettings, dynamic: Mapping[str, Mapping[str, str]], node_ids: Sequence[int]
+) -> TlsRenewal | None:
     encrypted = [listener for listener in settings.listeners if listener.protocol.uses_tls]
     if not encrypted:
         return None
     from klamm.broker.security.tls_renewal import TlsRenewal  # noqa: PLC0415  # not needed without TLS
 
-    dynamic = by_broker(store.load_configs())
     return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs, dynamic=dynamic)
 
 
 def _open_endpoints(
-    settings: BrokerSettings, credentials: ScramCredentials, tls: TlsRenewal | None, node_id: int
+    settings: BrokerSettings,
+    dynamic: Mapping[str, Mapping[str, str]],
+    credentials: ScramCredentials,
+    tls: TlsRenewal | None,
+    node_id: int,
 ) -> Mapping[str, Endpoint]:
-    return {
-        listener.name: open_endpoint(
-            listener,
-            settings.static_configs,
-            credentials.find,
-            None if tls is None else tls.current(node_id, listener.name),
-        )
-        for listener in settings.listeners
-    }
+    """Open the listeners. As in Kafka, dynamic configs of their logins take effect at the start only."""
+    static = settings.static_configs
+    configs = {**static, **dynamic.get(CLUSTER_DEFAULT, {}), **dynamic.get(str(node_id), {})}
+    endpoints = {}
+    for listener in settings.listeners:
+        own_tls = None if tls is None else tls.current(node_id, listener.name)
+        try:
+            endpoint = open_endpoint(listener, configs, credentials.find, own_tls)
+        except SettingsError as error:
+            endpoint = open_endpoint(listener, static, credentials.find, own_tls)
+            logger.error("Listener %s starts without its dynamic configs: %s", listener.name, error)  # noqa: TRY400 -- the message is complete
+        endpoints[listener.name] = endpoint
+    return endpoints
 
 
 def _follow_configs(

@@ -143,6 +143,12 @@ class BrokerSchema(ConfigSchema):
                     f"{', '.join(shared)} cannot be set for this broker id alone, since all broker ids of the process"
                     " share it: set it as the cluster default"
                 )
+            logins = sorted(filter(_is_of_logins, values))
+            if logins and not self.speaks_for_process:
+                raise InvalidRequestError(
+                    f"{', '.join(logins)} cannot be set for this broker id alone, since all broker ids of the process"
+                    " share the logins of a listener: set it for the first of them"
+                )
             return
         table = broker_configs()
         own = [
@@ -169,6 +175,13 @@ def is_store_of_listener(name: str) -> bool:
     Setting it to the same value means the file changed.
     """
     return has_listener_prefix(name) and base_name(name) in _LISTENER_ONLY
+
+
+def _is_of_logins(name: str) -> bool:
+    """Return whether a config concerns the logins of a listener. All broker ids of a process share these."""
+    base = base_name(name)
+    is_of_tls = base.startswith("ssl.") and base != "ssl.principal.mapping.rules"
+    return has_listener_prefix(name) and not is_of_tls and base not in _CLUSTER_WIDE_OF_LISTENERS
 
 
 def check_broker_settings(static: Mapping[str, str]) -> None:

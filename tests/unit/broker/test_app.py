@@ -23,6 +23,7 @@ from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
 from klamm.protocol.records import Record, encode_batch
 from klamm.protocol.types import ResourceType
+from klamm.security.sasl import SaslRejectedError
 from klamm.security.stores import pem
 from klamm.server.session import Session
 from klamm.storage.metadata.store import MetadataStore
@@ -259,6 +260,60 @@ async def test_rotated_keystore_is_served_after_a_restart_without_the_first_file
     served = await run(await BrokerApp.start(settings, {listener: (node,)}))
     # then
     assert served in second.read_text()
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "password"),
+    [
+        ('PlainLoginModule required user_ops="new";', b"new"),
+        ("no login module", b"old"),  # the broker must start, so that it can be altered again
+    ],
+)
+async def test_dynamic_logins_of_a_listener_take_effect_at_the_next_start(
+    dynamic: str, password: bytes, tmp_path: Path
+) -> None:
+    """Otherwise a leaked password that was replaced would stay valid."""
+    module = "org.apache.kafka.common.security.plain."
+    options = ["--set", "sasl.enabled.mechanisms=PLAIN"]
+    options += ["--set", f'sasl.jaas.config={module}PlainLoginModule required user_ops="old";']
+    settings = parse_arguments(
+        ["--listen", "SASL_PLAINTEXT://127.0.0.1:0", "--data-dir", str(tmp_path / "data"), *options]
+    )
+    listener, node = settings.listeners[0].name, AdvertisedBroker(node_id=1, host="127.0.0.1", port=9092)
+    name = f"listener.name.{listener.lower()}.plain.sasl.jaas.config"
+
+    async def accepts(app: BrokerApp, secret: bytes) -> bool:
+        login = app._endpoints[listener].login
+        assert login is not None
+        try:
+            login.mechanisms["PLAIN"]().step(b"\0ops\0" + secret)
+        except SaslRejectedError:
+            return False
+        return True
+
+    # given
+    app = await BrokerApp.start(settings, {listener: (node,)})
+    change = [alteration(ResourceType.BROKER, "1", operation(name, SET, module + dynamic))]
+    assert await app.services.configs.alter(change, node_id=1, author=ANNA, validate_only=False) == [None]
+    await app.stop()
+    # when
+    app = await BrokerApp.start(settings, {listener: (node,)})
+    # then
+    assert [each for each in (b"old", b"new") if await accepts(app, each)] == [password]
+    await app.stop()
+
+
+async def test_config_response_waits_for_the_creation_and_deletion_of_its_topic(tmp_path: Path) -> None:
+    """A failed commit would undo what the response relies on."""
+    async with running(tmp_path) as services:
+        _, created = services.topics.begin_create("t", [[1]], configs={})
+        await services.configs.alter([topic_change("t")], node_id=1, author=ANNA, validate_only=False)
+        assert created.done()
+        topic = services.topics.get("t")
+        assert topic is not None
+        deleted = services.topics.begin_delete(topic)
+        assert await services.configs.settle()
+        assert deleted.done()
 
 
 async def test_new_partition_without_log_has_retriable_error(tmp_path: Path) -> None:

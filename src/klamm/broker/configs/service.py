@@ -330,6 +330,11 @@ class ConfigService:
         changing = [(int(ResourceType.TOPIC), topic)]
         self._unsettled.update(changing)
         self._settle_after(commit, changing)
+        self.follow_commit(commit)
+
+    def follow_commit(self, commit: asyncio.Future[None]) -> None:
+        """Let later responses wait for the commit that creates or deletes a topic: they rely on it."""
+        self._last_commit = commit
 
     def _settle_after(self, commit: asyncio.Future[None] | None, changing: Sequence[tuple[int, str]]) -> None:
         def settle(_: object) -> None:

@@ -181,6 +181,7 @@ class TopicCatalog:
         self._remember(topic)
         changes = [_row(topic), *self._configs.create_topic(name, configs, author=author)]
         commit = self._last_commit = self._store.submit(changes)
+        self._configs.follow_commit(commit)
         return topic, _after_commit(commit, lambda: self._open_logs(topic, range(len(topic.partitions))))
 
     def begin_delete(self, topic: Topic, *, author: Author = BROKER_ITSELF) -> asyncio.Future[None]:

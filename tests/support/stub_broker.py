@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import UUID
@@ -222,6 +222,21 @@ def _produced(request: Request) -> Answer:
             for topic in produced.topic_data
         ]
     )
+
+
+@contextlib.contextmanager
+def closed_after_versions() -> Iterator[socket.socket]:
+    """Yield a connection to a broker that has already sent its ApiVersions response and closed its side."""
+    sasl_handshake = ApiVersionsResponse.ApiVersion(api_key=17, min_version=0, max_version=1)
+    response = bytes(encode(ApiVersionsResponse(api_keys=[sasl_handshake]), 3))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as connected,
+        listener.accept()[0] as accepted,
+    ):
+        accepted.sendall(response_header(0, len(response), flexible=False) + response)
+        accepted.shutdown(socket.SHUT_WR)
+        yield connected
 
 
 def form_cluster(brokers: Mapping[int, StubBroker]) -> None:

@@ -208,6 +208,8 @@ class Connection:
         """
         deadline = time.monotonic() + timeout_s
         while not answered():
+            if self.closed:  # by the end that came with an earlier response
+                raise ConnectionLostError(CLOSED)
             left = deadline - time.monotonic()
             if left <= 0:
                 self.close()

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.kafka_client.connection.connection import Connection
 from klamm.kafka_client.connection.transport import TlsRejectedError, connect
-from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
+from klamm.kafka_client.errors import (
+    CLOSED,
+    ConnectionLostError,
+    SaslAuthenticationFailedError,
+    SslAuthenticationFailedError,
+)
 from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -71,6 +76,8 @@ def open_connection(
         if isinstance(error.__cause__, TlsRejectedError):
             raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
         raise ConnectionLostError(f"{where}: {error}") from error
+    if connection.closed:  # the end of the stream came with the broker's last response
+        raise ConnectionLostError(f"{where}: {CLOSED}")
     return connection
 
 

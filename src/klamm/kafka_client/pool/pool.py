@@ -470,10 +470,14 @@ class ConnectionPool:
         opened: asyncio.Future[PooledConnection] = self._loop.create_future()
 
         def settle(connection: Connection | None, error: BaseException | None) -> None:
-            if connection is None:
+            if connection is not None:
+                try:
+                    opened.set_result(PooledConnection(connection, self._loop, self._settings.request_timeout_s))
+                except Exception as failure:  # noqa: BLE001  # reported through the future, which calls wait for
+                    connection.close()
+                    error = failure
+            if not opened.done():
                 opened.set_exception(error or ConnectionLostError("unknown"))
-            else:
-                opened.set_result(PooledConnection(connection, self._loop, self._settings.request_timeout_s))
 
         def run() -> None:
             connection: Connection | None = None

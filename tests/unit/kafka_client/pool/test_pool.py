@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
-from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings, PlainTransport, connect
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError, UnreadableResponseError
 from klamm.kafka_client.pool.keyed_calls import KeyedCall
 from klamm.kafka_client.pool.pool import CONTROLLER, ConnectionPool
@@ -18,7 +19,7 @@ from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.stub_broker import CLOSE, SILENCE, StubBroker
+from tests.support.stub_broker import CLOSE, SILENCE, StubBroker, closed_after_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +144,41 @@ def test_bootstrap_server_with_an_invalid_host_name_is_skipped(cluster: Cluster)
     servers = ("a..b:9092", cluster.brokers[0].bootstrap_servers)
     with contextlib.closing(ConnectionPool(ConnectionSettings(bootstrap_servers=servers, client_id="test"))) as pool:
         create_topics(pool, node_id=None)
+
+
+def test_broker_closing_after_api_versions_is_connected_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closed_after_versions() as closed, connected(cluster.brokers[0]) as pool:
+        openings: list[object] = []
+
+        def connect_closed_first(*arguments: Any) -> object:
+            openings.append(arguments)
+            return PlainTransport(closed) if len(openings) == 1 else connect(*arguments)
+
+        monkeypatch.setattr("klamm.kafka_client.connection.login.connect", connect_closed_first)
+        # when
+        create_topics(pool, node_id=0)
+    # then
+    assert len(openings) > 1
+
+
+def test_unexpected_error_of_new_connection_fails_the_call_only(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(cluster.brokers[0]) as pool:
+        add_reader = pool._loop.add_reader
+
+        def fail_once(*_: object) -> Never:
+            monkeypatch.setattr(pool._loop, "add_reader", add_reader)
+            raise OSError(errno.ENOSPC, "too many descriptors to poll")
+
+        monkeypatch.setattr(pool._loop, "add_reader", fail_once)
+        # when
+        with pytest.raises(OSError, match="too many descriptors"):
+            create_topics(pool, node_id=0)
+        # then
+        create_topics(pool, node_id=0)
 
 
 def test_looked_up_node_fails_without_retry(cluster: Cluster) -> None:

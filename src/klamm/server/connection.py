@@ -42,6 +42,7 @@ Reason                                                   How
 =======================================================  ======================================================
 broken frame, API or version not served, failed login,   ``close``: bytes already written are still sent
 error in a handler
+the peer closes (``connection_lost``)                    complete requests already received; no response is sent
 idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
 the server closes (``finish``)                           ``close`` after the responses; ``abort`` after a while
 no login within ``LOGIN_TIMEOUT_S``                      ``abort``
@@ -116,6 +117,8 @@ MAX_WAITING_FRAMES = 64
 MAX_WAITING_FRAMES_BEFORE_LOGIN = 2
 LOGIN_TIMEOUT_S = 30.0
 """Seconds that a client has for its login. Kafka has no such limit."""
+FINISH_S = 30.0
+"""Seconds in which requests of a client that has closed its connection must be completed."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Number of bytes of waiting requests above which the broker does not read from a connection."""
 
@@ -142,7 +145,7 @@ class SharedByConnections:
     on_rejected: Callable[[Session, str], None] = lambda _, __: None
     """Called with a client that could not log in, or whose certificate has no principal, and the reason."""
     connections: set[ClientConnection] = field(default_factory=set)
-    """Open connections. Each one adds and removes itself."""
+    """Open connections, and closed ones with requests to complete. Each one adds and removes itself."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -190,6 +193,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self._is_busy = False
         self._is_sending = False
+        self._may_wait = False
+        self._is_lost = False
         self._taken_before = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -301,13 +306,43 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Unregister the connection and cancel the request in progress."""
+        """Complete the requests already received, then unregister the connection.
+
+        As in Kafka, a producer with acks=0 may send records and close the connection at once. The connection counts for
+        the limits until its requests are completed. A request that may wait for others is canceled, and so is one whose
+        response is being sent.
+        """
+        self._is_lost = True
+        task = self._task
+        if task is None or not self._can_finish(task):
+            self._unregister()
+            if task is not None:
+                task.cancel()
+            return
+        if self._outbox is not None:
+            self._outbox.resume()  # requests no longer wait until the peer reads
+        limit = asyncio.get_running_loop().call_later(FINISH_S, task.cancel)
+
+        def on_finished(_: asyncio.Task[None]) -> None:
+            limit.cancel()
+            self._unregister()
+
+        task.add_done_callback(on_finished)
+
+    def _can_finish(self, task: asyncio.Task[None]) -> bool:
+        """Return whether requests of a lost connection remain, and can be completed without the peer."""
+        login = self.session.login
+        if task.done() or task.cancelling() or (login is not None and not login.is_open):
+            return False
+        if self._is_busy:
+            return not self._is_sending and not self._may_wait
+        return bool(self._frames)
+
+    def _unregister(self) -> None:
         self._shared.connections.discard(self)
         self._shared.budget.remove(self)
         self._shared.client_registry.left(self.session)
         self._slot.release()
-        if self._task is not None:
-            self._task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read: the frame itself while a large one arrives, else the shared one."""
@@ -360,7 +395,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def _serve(self) -> None:
         turn_ends = 0.0
-        while True:
+        while self._frames or not self._is_lost:
             await self._sit_out()
             if not self._frames:
                 while not self._frames:
@@ -436,6 +471,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not route.api.serves(header.api_version):
             await self._answer_unserved_version(route, header)
             return
+        if self._is_lost and route.may_wait:
+            return
+        self._may_wait = route.may_wait
         await self._respond(route, header, frame)
         if login is not None and login.state is LoginState.FAILED:
             raise ProtocolError(f"Login failed: {login.failure}")
@@ -531,7 +569,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         await self._send(header._replace(api_version=0), response, write(response, 0))
 
     async def _send(self, header: RequestHeader, response: Message | RawResponse, body: Body) -> None:
-        if self._outbox is None:
+        if self._outbox is None or self._is_lost:
             return
         # The header of an ApiVersions response never has tagged fields: the client does not know the broker's versions
         # yet.

@@ -77,6 +77,8 @@ class Route:
     request: type[Message]
     handle: Callable[[Any, Any], Awaitable[Response]]
     """Handler: takes the request and the context that the server's ``new_context`` creates."""
+    may_wait: bool = False
+    """Whether the handler may wait until other clients act. Such a request is canceled when its connection ends."""
     is_mostly_data: bool = False
     """Whether a large request consists of few elements and record data that is not decoded."""
     most_elements: int = ELEMENTS_GRANTED_AT_MOST

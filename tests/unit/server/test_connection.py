@@ -90,6 +90,7 @@ class Peer:
         configs: dict[str, object] | None = None,
         max_frame_bytes: int = 1 << 20,
         login: Login | None = None,
+        may_wait: bool = False,
     ) -> None:
         values = configs or {}
         self.limits = ConnectionLimits(lambda name: values.get(name, 2**31 - 1 if "max." in name else ""))
@@ -100,6 +101,7 @@ class Peer:
                     api=Api(key=ApiKey.METADATA, min_version=0, max_version=12),
                     request=MetadataRequest,
                     handle=cast("Any", handle),
+                    may_wait=may_wait,
                 ),
                 ApiKey.API_VERSIONS: Route(
                     api=Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=3),
@@ -327,7 +329,80 @@ async def test_request_in_progress_keeps_its_connection_open() -> None:
     assert peer.transport.ended == ""
 
 
-async def test_request_of_closed_connection_is_canceled() -> None:
+class Held:
+    """Handler that waits until it is released. Without a response it is like Produce with acks=0."""
+
+    def __init__(self, response: MetadataResponse | None = None) -> None:
+        self.started = 0
+        self.handled = 0
+        self.released = asyncio.Event()
+        self._response = response
+
+    async def __call__(self, _: object, __: object) -> MetadataResponse | None:
+        self.started += 1
+        await self.released.wait()
+        self.handled += 1
+        return self._response
+
+
+@pytest.mark.parametrize("response", [None, MetadataResponse()], ids=["acks=0", "acks=1"])
+@pytest.mark.parametrize("lost", [None, ConnectionResetError()], ids=["closed", "reset"])
+async def test_received_requests_are_completed_after_the_client_has_closed(
+    response: MetadataResponse | None, lost: Exception | None
+) -> None:
+    # given
+    handler = Held(response)
+    peer = Peer(handler, configs={"max.connections.per.ip": 1})
+    await peer.send(ask(1) + ask(2) + ask(3))
+    peer.connection.pause_writing()  # the peer has not read everything
+    # when
+    peer.connection.connection_lost(lost)
+    await settle()
+    # then: until then it counts as a connection
+    assert (handler.started, handler.handled, peer.shared.connections) == (1, 0, {peer.connection})
+    assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is None
+    # when
+    handler.released.set()
+    await settle()
+    # then
+    assert (handler.handled, len(peer.transport.written), peer.shared.connections) == (3, 0, set())
+    assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is not None
+    assert [client.connections for client in peer.shared.client_registry.clients()] == [0]
+
+
+async def test_requests_left_by_closed_client_end_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr("klamm.server.connection.FINISH_S", 0.0)
+    handler = Held()
+    peer = Peer(handler)
+    await peer.send(ask(1) + ask(2))
+    # when
+    peer.connection.connection_lost(None)
+    await settle()
+    # then
+    assert (handler.started, handler.handled, peer.shared.connections) == (1, 0, set())
+
+
+async def test_server_that_closes_waits_for_requests_left_by_closed_client() -> None:
+    # given
+    handler = Held()
+    peer = Peer(handler)
+    await peer.send(ask(1) + ask(2))
+    peer.connection.connection_lost(None)
+    # when
+    peer.connection.finish()
+    await settle()
+    # then
+    assert (peer.connection.is_idle, peer.shared.connections) == (False, {peer.connection})
+    # when
+    peer.connection.abort()
+    await settle()
+    # then
+    assert (handler.handled, peer.shared.connections) == (0, set())
+
+
+async def test_request_of_closed_connection_is_canceled_if_it_waits_for_others() -> None:
+    """As Fetch."""
     cancelled = []
 
     async def slow(_: object, __: object) -> MetadataResponse:
@@ -338,11 +413,24 @@ async def test_request_of_closed_connection_is_canceled() -> None:
             raise
         raise AssertionError
 
-    peer = Peer(slow)
+    peer = Peer(slow, may_wait=True)
     await peer.send(ask())
     peer.connection.connection_lost(None)
     await settle()
     assert (cancelled, peer.shared.connections) == ([True], set())
+
+
+async def test_queued_request_that_may_wait_is_dropped_after_the_client_has_closed() -> None:
+    handler = Held()
+    peer = Peer(handler, may_wait=True)
+    await peer.send(ask(1)[:-1])
+    # when
+    peer.connection.get_buffer(-1)[:1] = ask(1)[-1:]
+    peer.connection.buffer_updated(1)
+    peer.connection.connection_lost(None)
+    await settle()
+    # then
+    assert (handler.started, peer.shared.connections) == (0, set())
 
 
 async def test_bytes_are_counted_in_both_directions() -> None:

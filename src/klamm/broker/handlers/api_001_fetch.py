@@ -121,4 +121,4 @@ def _has_news(wanted: FetchPartition, answer: PartitionRead) -> bool:
     return sent != (answer.high_watermark, answer.log_start_offset)
 
 
-ROUTE: Final = Route(api=API, request=FetchRequest, handle=handle)
+ROUTE: Final = Route(api=API, request=FetchRequest, handle=handle, may_wait=True)

@@ -88,4 +88,4 @@ def _nullable(protocol_name: str | None, version: int) -> str | None:
     return "" if protocol_name is None and version < FIRST_VERSION_WITH_NULLABLE_PROTOCOL else protocol_name
 
 
-ROUTE: Final = Route(api=API, request=JoinGroupRequest, handle=handle)
+ROUTE: Final = Route(api=API, request=JoinGroupRequest, handle=handle, may_wait=True)

@@ -52,4 +52,4 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
     )
 
 
-ROUTE: Final = Route(api=API, request=SyncGroupRequest, handle=handle)
+ROUTE: Final = Route(api=API, request=SyncGroupRequest, handle=handle, may_wait=True)

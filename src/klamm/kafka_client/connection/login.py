@@ -171,9 +171,13 @@ def _mechanism(security: Security, host: str) -> Any:
 
 def login_settings(security: Security) -> dict[str, Any]:
     """Return the settings of the login under kafka-python's names."""
+    username = security.username
+    if security.mechanism.startswith("SCRAM-"):
+        # kafka-python sends the name as it is. RFC 5802 escapes the two characters that separate attributes.
+        username = username.replace("=", "=3D").replace(",", "=2C")
     settings = {
         "sasl_mechanism": security.mechanism,
-        "sasl_plain_username": security.username,
+        "sasl_plain_username": username,
         "sasl_plain_password": security.password,
     }
     if security.mechanism != "OAUTHBEARER":

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING
+
 import pytest
 
 from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.connection.login import open_connection
+from klamm.kafka_client.connection.login import login_steps, open_connection
 from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings, PlainTransport
 from klamm.kafka_client.errors import CLOSED, ConnectionLostError
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from klamm.security.sasl import PlainExchange
+from klamm.security.scram import ScramExchange, ScramMechanism, credential_from_salted_password, salt_password
+from klamm.server.security.login import Login, LoginSettings
+from tests.support.logs import Clock
 from tests.support.stub_broker import closed_after_versions
+
+if TYPE_CHECKING:
+    from klamm.security.sasl import SaslExchange
 
 PLAIN = Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password="a-secret")  # noqa: S106  # test password
 
@@ -25,3 +38,39 @@ def test_connection_closed_after_api_versions_is_lost(security: Security, monkey
     # then
     assert type(caught.value) is ConnectionLostError  # no rejected login
     assert str(caught.value) == f"broker:1: {CLOSED}"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_user_name_with_separators_logs_in(mechanism: str) -> None:
+    # given
+    name, password = "a=b,c=2C", "pass,word="
+    broker = broker_login(mechanism, name, password)
+    security = Security(protocol="SASL_PLAINTEXT", mechanism=mechanism, username=name, password=password)
+    # when
+    steps = login_steps(security, "broker")
+    handshake = next(steps)
+    assert isinstance(handshake, SaslHandshakeRequest)
+    assert broker.handshake(handshake.mechanism, 1) == ErrorCode.NONE
+    request = steps.send(SaslHandshakeResponse())
+    while not broker.is_open:
+        assert isinstance(request, SaslAuthenticateRequest)
+        answer = broker.authenticate(bytes(request.auth_bytes))
+        response = SaslAuthenticateResponse(error_code=answer.error_code, auth_bytes=answer.auth_bytes)
+        with contextlib.suppress(StopIteration):
+            request = steps.send(response)
+    # then
+    assert broker.principal == f"User:{name}"
+
+
+def broker_login(mechanism: str, name: str, password: str) -> Login:
+    """Return a login at a broker with one user."""
+    scram = ScramMechanism.from_name(mechanism)
+
+    def begin() -> SaslExchange:
+        if not scram:
+            return PlainExchange({name: password})
+        salted = salt_password(scram, password, salt=b"salt", iterations=4096)
+        credential = credential_from_salted_password(scram, salted_password=salted, salt=b"salt", iterations=4096)
+        return ScramExchange(scram, find={name: credential}.get, new_nonce=lambda: "nonce")
+
+    return Login(LoginSettings(mechanisms={mechanism: begin}, max_session_ms={}, now=Clock()))

@@ -102,8 +102,9 @@ class _SignedTokens:
         try:
             status = self._path.stat()
             if (mark := (status.st_mtime_ns, status.st_size)) != self._read_at:
-                self._read_at = mark
-                self._keys = parse_keys(self._path.read_text(encoding="utf-8"))
+                text = self._path.read_text(encoding="utf-8")
+                self._read_at = mark  # only now: a read that failed is repeated at the next login
+                self._keys = parse_keys(text)
         except (OSError, UnicodeDecodeError, KeysError) as error:
             raise SettingsError(f"{_KEYS}: {self._path} cannot be read: {file_error(error)}") from error
 

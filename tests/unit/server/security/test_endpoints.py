@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,7 +11,7 @@ from klamm.broker.settings import unknown_names
 from klamm.properties import SettingsError
 from klamm.server.listeners import parse_listeners
 from klamm.server.security.endpoints import open_endpoint
-from tests.support.tokens import Issuer, key_set
+from tests.support.tokens import Issuer, claims_of, key_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,3 +99,25 @@ def test_key_set_file_is_read_at_start(tmp_path: Path) -> None:
         opened(signed)
     keys.write_text(key_set(Issuer("k", "ES256")))
     assert opened(signed).new_login() is not None
+
+
+def test_changed_keys_are_read_again_after_a_failed_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    keys, issuer = tmp_path / "keys.json", Issuer("new", "ES256")
+    keys.write_text(key_set(Issuer("k", "ES256")))
+    endpoint = opened(OAUTH | {HANDLER: SIGNED, KEYS: keys.as_uri()})
+    keys.write_text(key_set(issuer))
+
+    def log_in() -> bool:
+        login = endpoint.new_login()
+        assert login is not None
+        login.handshake("OAUTHBEARER", 1)
+        login.authenticate(f"n,,\x01auth=Bearer {issuer.sign(claims_of('alice'))}\x01\x01".encode())
+        return login.is_open
+
+    # when
+    with monkeypatch.context() as failing:
+        failing.setattr("klamm.server.security.tokens.Path.read_text", Mock(side_effect=OSError("try again")))
+        assert not log_in()
+    # then
+    assert log_in()

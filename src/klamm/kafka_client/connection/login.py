@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 _SERVER_ERROR: Final = 500
+_RETRYABLE_CLIENT_ERRORS: Final = frozenset({408, 429})
+"""Request Timeout and Too Many Requests: HTTP client errors of a token server that Kafka's clients retry."""
 RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
 
@@ -108,7 +110,9 @@ def _failure(security: Security, error: Exception) -> ConnectionLostError:
     from urllib.error import HTTPError, URLError  # noqa: PLC0415
 
     is_away = isinstance(error, URLError | TimeoutError | ConnectionError | HTTPException)
-    if is_away and not (isinstance(error, HTTPError) and error.code < _SERVER_ERROR):
+    if isinstance(error, HTTPError):
+        is_away = error.code >= _SERVER_ERROR or error.code in _RETRYABLE_CLIENT_ERRORS
+    if is_away:
         return ConnectionLostError(f"No login by {security.mechanism}: {error}")
     return _rejected(security, str(error))
 

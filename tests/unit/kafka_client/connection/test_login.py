@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from email.message import Message
+from typing import TYPE_CHECKING, Never
+from unittest.mock import Mock
+from urllib.error import HTTPError
 
 import pytest
 
 from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.connection.login import login_steps, open_connection
+from klamm.kafka_client.connection.connection import Connection
+from klamm.kafka_client.connection.login import log_in, login_steps, open_connection
 from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings, PlainTransport
-from klamm.kafka_client.errors import CLOSED, ConnectionLostError
+from klamm.kafka_client.errors import CLOSED, ConnectionLostError, SaslAuthenticationFailedError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -60,6 +64,31 @@ def test_user_name_with_separators_logs_in(mechanism: str) -> None:
             request = steps.send(response)
     # then
     assert broker.principal == f"User:{name}"
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, SaslAuthenticationFailedError),
+        (401, SaslAuthenticationFailedError),
+        (408, ConnectionLostError),
+        (429, ConnectionLostError),
+        (503, ConnectionLostError),
+    ],
+)
+def test_login_is_rejected_unless_the_token_server_may_respond_later(
+    status: int, error: type[ConnectionLostError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*_: object) -> Never:
+        raise HTTPError("http://tokens/", status, "no token", Message(), None)
+
+    monkeypatch.setattr("klamm.kafka_client.connection.login._log_in", answer)
+    security = Security(protocol="SASL_PLAINTEXT", mechanism="OAUTHBEARER")
+    # when
+    with pytest.raises(ConnectionLostError, match="no token") as caught:
+        log_in(Mock(spec=Connection), security, host="broker", timeout_s=1.0)
+    # then
+    assert type(caught.value) is error
 
 
 def broker_login(mechanism: str, name: str, password: str) -> Login:

@@ -45,10 +45,11 @@ from klamm.protocol.primitives import ZERO_UUID, check_length, read_uvarint, wri
 from klamm.protocol.readers import ELEMENT_COST, struct_reader
 from klamm.protocol.types import ResourceType
 from klamm.protocol.writers import struct_writer
+from klamm.server.attempt import ApiError
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from klamm.gateway.frames.addresses import AddressBook, Body
     from klamm.gateway.relay.filter import FilterContext
@@ -182,7 +183,7 @@ class RequestedTopics:
             return entries
         trial = await context.call(CreateTopicsRequest(topics=missing, validate_only=True), CreateTopicsResponse)
         passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
-        entries |= _failed(trial)
+        entries |= _failed(trial.topics)
         valid = [topic for topic in missing if topic.name in passed]
         allowed: list[CreateTopicsRequest.CreatableTopic] = []
         async for tried in TimeSlice().over(await describe_valid(valid, passed, context, is_detailed=True)):
@@ -197,21 +198,23 @@ class RequestedTopics:
             )
             if isinstance(decided, Allowed):
                 allowed.append(decided.part)
-            else:
+            elif isinstance(decided, ApiError):
                 remembered.remember(name, context.author, ErrorCode(decided.error_code))
                 again = remembered.answer(name, context.author)
                 entries[name] = failed_topic(name, decided.error_code if again is None else again)
+            else:
+                entries |= _failed([decided])
         if allowed:
             created = await context.call(CreateTopicsRequest(topics=allowed), CreateTopicsResponse)
-            entries |= _failed(created)
+            entries |= _failed(created.topics)
         return entries
 
 
-def _failed(response: CreateTopicsResponse) -> dict[str, Topic]:
-    """Return the Metadata entries of topics that were not created. Those that exist meanwhile are left out."""
+def _failed(results: Iterable[CreateTopicsResponse.CreatableTopicResult]) -> dict[str, Topic]:
+    """Return the Metadata entries of topics that the upstream rejects. Those that exist meanwhile are left out."""
     return {
         entry.name: failed_topic(entry.name, _without_throttling(entry.error_code))
-        for entry in response.topics
+        for entry in results
         if entry.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
     }
 

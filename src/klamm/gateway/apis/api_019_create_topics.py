@@ -126,8 +126,9 @@ class CreatedTopics:
         is_detailed = context.api_version >= _DETAILS_SINCE
 
         async def decide(topics: Sequence[Topic], passed: Mapping[str, Entry]) -> list[Allowed[Topic] | Entry]:
-            return [
-                await decide_topic(
+            decisions: list[Allowed[Topic] | Entry] = []
+            async for valid in TimeSlice().over(await describe_valid(topics, passed, context, is_detailed=is_detailed)):
+                decided = await decide_topic(
                     valid,
                     self._policies,
                     context,
@@ -135,10 +136,8 @@ class CreatedTopics:
                     is_detailed=is_detailed,
                     validate_only=request.validate_only,
                 )
-                async for valid in TimeSlice().over(
-                    await describe_valid(topics, passed, context, is_detailed=is_detailed)
-                )
-            ]
+                decisions.append(_PARTS.denied(valid.topic, decided) if isinstance(decided, ApiError) else decided)
+            return decisions
 
         response: CreateTopicsResponse = await divide(_PARTS, request, context, decide)
         return response
@@ -152,8 +151,11 @@ async def decide_topic(
     send: Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]],
     is_detailed: bool,
     validate_only: bool,
-) -> Allowed[Topic] | Entry:
-    """Ask the policy about a valid topic; return it as the policy allows it, or its entry when it may not be created.
+) -> Allowed[Topic] | Entry | ApiError:
+    """Ask the policy about a valid topic; return it as the policy allows it.
+
+    A topic that may not be created is returned as the error of the policy, or as the upstream's entry if the upstream
+    rejects what the policy has overridden.
 
     Args:
         valid: The topic.
@@ -172,7 +174,7 @@ async def decide_topic(
         async with policies.turn(CREATE_TOPIC):
             return await ask_policy(policies, CREATE_TOPIC, details, overridden, api=ApiKey.CREATE_TOPICS)
 
-    async def override(changes: Override) -> Allowed[Topic] | Entry:
+    async def override(changes: Override) -> Allowed[Topic] | Entry | ApiError:
         nonlocal properties
         changed = overridden_topic(valid.topic, changes)
         trial = await send(CreateTopicsRequest(topics=[changed], validate_only=True))
@@ -183,7 +185,7 @@ async def decide_topic(
         properties = tried.properties
         return Allowed(part=changed, entry=entry)
 
-    return await decide_part(valid.topic, ask, override, lambda error: _PARTS.denied(valid.topic, error))
+    return await decide_part(valid.topic, ask, override, lambda error: error)
 
 
 async def describe_valid(

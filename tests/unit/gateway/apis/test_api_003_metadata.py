@@ -155,6 +155,36 @@ def test_failed_creation_is_not_repeated_with_defaults(error_code: ErrorCode) ->
     assert upstream.created == []
 
 
+@pytest.mark.parametrize(
+    ("error_code", "expected"),
+    [
+        (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE),
+        (ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER),
+    ],
+)
+def test_upstream_error_for_an_overridden_topic_is_no_denial(error_code: ErrorCode, expected: ErrorCode) -> None:
+    # given
+    upstream = Upstream()
+    policies = FakePolicies(overrides={"a": Override(reason="a: more", num_partitions=6)})
+
+    def answer(request: Message) -> Message:
+        response = upstream(request)
+        if isinstance(response, CreateTopicsResponse) and upstream.trials == ["a", "a"]:
+            response.topics[0].error_code = error_code
+            if error_code is ErrorCode.TOPIC_ALREADY_EXISTS:  # another client has created it between the two trials
+                upstream.existing.add("a")
+        return response
+
+    context = FakeContext(answer, BrokerConfigs("true"), api_version=12)
+    # when
+    response = asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("a"), context))
+    # then
+    assert codes(response) == {"a": expected}
+    assert upstream.made == []
+    assert policies.denied_creations.answer("a", context.author) is None
+
+
 def test_denial_is_remembered_for_a_moment() -> None:
     upstream, policies = Upstream(), FakePolicies({"a"})
     interceptor = RequestedTopics(policies.as_policies())

@@ -21,7 +21,7 @@ from klamm.server.attempt import ApiError
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from klamm.gateway.relay.filter import FilterContext, FilterResult
     from klamm.policy.kinds import PolicyKind
@@ -33,15 +33,24 @@ class ResourceTurns:
     """Locks of the resources that are being changed through a gateway. Used on the event loop only.
 
     A policy sees the state of one topic, or of the configs of one resource. So two changes can break a rule together
-    only if they concern the same one. A client that changes others does not delay them.
+    only if they concern the same one. A client that changes others does not delay them. The exception are configs of
+    brokers, which topics inherit: the impact of their change depends on all topics, and the impact of a topic's change
+    on them. So a change of brokers excludes changes of topics, which do not exclude each other.
     """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+        self._brokers = asyncio.Lock()
+        """Held by a change of brokers, and for a moment by each change of topics that begins. It is fair, so neither
+        waits forever."""
+        self._topic_changes = 0
+        """Number of changes of topics that have begun. They never wait for ``_brokers`` again."""
+        self._are_topics_unchanged = asyncio.Event()
+        self._are_topics_unchanged.set()
 
     @property
     def held(self) -> int:
-        """Number of resources whose turn is held or waited for."""
+        """Number of resources other than brokers whose turn is held or waited for."""
         return len(self._locks)
 
     def of_topics(self, names: Iterable[str]) -> contextlib.AbstractAsyncContextManager[None]:
@@ -51,12 +60,30 @@ class ResourceTurns:
     @contextlib.asynccontextmanager
     async def of(self, resources: Iterable[tuple[int, str]]) -> AsyncIterator[None]:
         """Return the same for resources by type and name. All brokers count as one, because they share defaults."""
-        keys = {(kind, "" if kind == ResourceType.BROKER else name) for kind, name in resources}
+        keys = set(resources)
+        kinds = {kind for kind, _ in keys}
         async with contextlib.AsyncExitStack() as held:
+            if ResourceType.BROKER in kinds:
+                await held.enter_async_context(self._brokers)
+                await self._are_topics_unchanged.wait()
+            elif ResourceType.TOPIC in kinds:
+                async with self._brokers:
+                    held.enter_context(self._changing_topics())
             # in one order, so that two requests never wait for each other
-            async for key in TimeSlice().over(sorted(keys)):
+            async for key in TimeSlice().over(sorted(key for key in keys if key[0] != ResourceType.BROKER)):
                 await held.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
             yield
+
+    @contextlib.contextmanager
+    def _changing_topics(self) -> Iterator[None]:
+        self._topic_changes += 1
+        self._are_topics_unchanged.clear()
+        try:
+            yield
+        finally:
+            self._topic_changes -= 1
+            if not self._topic_changes:
+                self._are_topics_unchanged.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

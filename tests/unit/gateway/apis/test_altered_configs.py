@@ -186,6 +186,45 @@ def test_policy_that_overrides_itself_denies_the_change() -> None:
     assert all(sent.validate_only for sent in context.forwarded)
 
 
+async def test_concurrent_changes_of_a_default_and_of_a_topic_do_not_break_a_rule_together() -> None:
+    # given
+    admin = with_own(retention_ms="30")
+    admin.described = {(ResourceType.BROKER, ""): {}}
+    forwarded = list[str]()
+
+    class Policies(FakePolicies):
+        """A policy that denies a change if another one was made: records would be deleted."""
+
+        async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
+            seen = [*forwarded]
+            for _ in range(10):  # the prediction takes a while
+                await asyncio.sleep(0)
+            self.denied = {details.resource_name} if seen else set()
+            return await super().check(kind, details, overridden)
+
+    def answer(request: Message) -> Message:
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        if not request.validate_only:
+            forwarded.extend(each.resource_name for each in request.resources)
+        return alters(())(request)
+
+    server = AlteredConfigs(Policies().as_policies(), ResourceTurns(), INCREMENTAL)
+    changes = (
+        incremental("", ("log.retention.ms", ConfigOperation.SET, "5"), resource_type=ResourceType.BROKER),
+        incremental("a", ("retention.ms", ConfigOperation.DELETE, None)),
+    )
+    # when
+    responses = await asyncio.gather(
+        *(
+            server.handle(IncrementalAlterConfigsRequest(resources=[change]), FakeContext(answer, admin))
+            for change in changes
+        )
+    )
+    # then
+    assert [each.responses[0].error_code for each in responses] == [0, ErrorCode.POLICY_VIOLATION]
+    assert forwarded == [""]
+
+
 def test_broker_is_decided_on_with_the_other_resources_applied() -> None:
     """Topics inherit from brokers, so each change could be allowed alone."""
     default = incremental("", ("log.retention.ms", ConfigOperation.SET, "5"), resource_type=ResourceType.BROKER)

@@ -89,6 +89,10 @@ def test_no_entry_is_lost_or_doubled(order: list[str], entries: list[str]) -> No
         ([(ResourceType.TOPIC, "a")], [(ResourceType.TOPIC, "b")], False),
         ([(ResourceType.TOPIC, "a")], [(ResourceType.GROUP, "a")], False),
         ([(ResourceType.BROKER, "1")], [(ResourceType.BROKER, "")], True),
+        ([(ResourceType.BROKER, "1")], [(ResourceType.TOPIC, "a")], True),
+        ([(ResourceType.TOPIC, "a")], [(ResourceType.BROKER, "")], True),
+        ([(ResourceType.BROKER, ""), (ResourceType.TOPIC, "a")], [(ResourceType.TOPIC, "b")], True),
+        ([(ResourceType.BROKER, "")], [(ResourceType.GROUP, "a")], False),
     ],
 )
 async def test_only_changes_of_the_same_resources_wait(
@@ -120,3 +124,56 @@ async def test_requests_with_the_same_topics_in_another_order_do_not_block_each_
     pairs = (("a", "b"), ("b", "a"), ("b", "a", "b"))
     async with asyncio.timeout(60):
         await asyncio.gather(*(change(*pair) for pair in pairs for _ in range(20)))
+
+
+async def test_changes_of_brokers_and_topics_do_not_block_each_other() -> None:
+    turns = ResourceTurns()
+    broker, topics = (ResourceType.BROKER, "1"), [(ResourceType.TOPIC, "a"), (ResourceType.TOPIC, "b")]
+
+    async def change(*resources: tuple[int, str]) -> None:
+        async with turns.of(resources):
+            await asyncio.sleep(0)
+
+    claims = ([broker], topics, topics[1:], [*topics, broker], [(ResourceType.GROUP, "a"), *topics])
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(change(*claim) for _ in range(20) for claim in claims))
+
+
+async def test_change_of_a_broker_is_not_overtaken_by_later_changes_of_topics() -> None:
+    # given
+    turns, order = ResourceTurns(), list[str]()
+
+    async def change(kind: ResourceType, name: str) -> None:
+        async with turns.of([(kind, name)]):
+            order.append(name)
+
+    # when
+    async with turns.of_topics(["first"]):
+        broker = asyncio.create_task(change(ResourceType.BROKER, "broker"))
+        await asyncio.sleep(0)
+        later = asyncio.create_task(change(ResourceType.TOPIC, "later"))
+        await asyncio.sleep(0)
+    await asyncio.gather(broker, later)
+    # then
+    assert order == ["broker", "later"]
+
+
+async def test_cancelled_changes_leave_the_turn_to_others() -> None:
+    # given
+    turns = ResourceTurns()
+
+    async def change(kind: ResourceType) -> None:
+        async with turns.of([(kind, "1")]):
+            pass
+
+    async with turns.of_topics(["a"]):
+        broker = asyncio.create_task(change(ResourceType.BROKER))
+        topic = asyncio.create_task(change(ResourceType.TOPIC))
+        await asyncio.sleep(0)
+        # when
+        broker.cancel()
+        topic.cancel()
+        await asyncio.gather(broker, topic, return_exceptions=True)
+    # then
+    async with asyncio.timeout(60), turns.of([(ResourceType.BROKER, "")]):
+        pass

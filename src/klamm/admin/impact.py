@@ -11,14 +11,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from klamm.admin.types import ConfigResource, OffsetSpec, hides_inherited
+from klamm.admin.types import ConfigResource, OffsetSpec
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.configs.definitions import topic_synonyms
-from klamm.configs.layers import BrokerLayers
-from klamm.configs.values import format_value
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
-from klamm.impact.effective import with_inherited
+from klamm.impact.effective import topic_keys, with_inherited
 from klamm.impact.facts import (
     NO_NEED,
     ClientFacts,
@@ -36,6 +34,8 @@ from klamm.impact.prediction import (
     TOPIC_CONFIGS,
     concerns_inheriting_topics,
     config_effects,
+    cutoffs,
+    is_changed,
     needs,
     predict,
     topics_of,
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
 
     from klamm.admin.client import AdminClient
     from klamm.admin.results import PerKeyResult
-    from klamm.admin.types import ConfigEntry, TopicListing
+    from klamm.admin.types import TopicListing
     from klamm.impact.changes import Change
-    from klamm.impact.effective import TopicConfigs
     from klamm.impact.findings import Impact
+    from klamm.impact.prediction import ConfigEffects
     from klamm.kafka_client.pool.calls import Outcome
 
 _MAX_SAMPLING_S: Final = 5.0
@@ -128,18 +128,19 @@ class _Collector:
             names = self._names(concerned)
             self._note_hidden(concerned - names)
             everything = concerns_inheriting_topics(changes)
-            topics = self._topics(names if everything else concerned & names, changes)
+            topics = self._topics(names if everything else concerned & names)
             self._leaders = {
                 TopicPartition(name, p.partition): p.leader
                 for name, topic in topics.items()
                 for p in topic.partitions
                 if p.leader >= 0
             }
-            facts = replace(facts, topics=topics, topic_names=names)
+            inherited = self._inherited(changes) if topics else {}
+            facts = replace(facts, topics=topics, topic_names=names, inherited=inherited)
             effects = config_effects(changes, facts)
             topics = self._with_offsets(topics, needs(changes, effects), effects)
             facts = self._with_clients(replace(facts, topics=topics), needs(changes, effects))
-            if any(values.is_changed("max.message.bytes") for values in effects.values()):
+            if any(is_changed(effects, name, "max.message.bytes") for name in effects):
                 facts = replace(facts, brokers=self._brokers())
         if any(isinstance(change, QuotaAltered) for change in changes):
             quotas = self._optional("the present quotas", NO_NEED, self._admin.describe_client_quotas())
@@ -212,13 +213,12 @@ class _Collector:
             self._note(need, f"{fact} of {key} ({reason})")
         return values
 
-    def _topics(self, names: Collection[str], changes: Sequence[Change]) -> _Topics:
+    def _topics(self, names: Collection[str]) -> _Topics:
         resources = {ConfigResource(ResourceType.TOPIC, name): TOPIC_CONFIGS for name in names}
         described = self._admin.describe_topics(names, is_current=self._is_current)
         configs = self._admin.describe_configs(resources, include_synonyms=True, is_current=self._is_current).result(
             self._left_s()
         )
-        hidden = self._hidden(configs.values(), changes)
         return {
             name: ObservedTopic(
                 name=name,
@@ -230,7 +230,7 @@ class _Collector:
                     key: with_inherited(
                         key,
                         tuple(ConfigValueFact(name=s.name, value=s.value, source=s.source) for s in entry.synonyms),
-                        hidden.get(key) if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else entry.value,
+                        None if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else entry.value,
                     )
                     for key, entry in configs[ConfigResource(ResourceType.TOPIC, name)].items()
                 },
@@ -238,31 +238,46 @@ class _Collector:
             for name, topic in described.result(self._left_s()).items()
         }
 
-    def _hidden(self, described: Iterable[Mapping[str, ConfigEntry]], changes: Sequence[Change]) -> Mapping[str, str]:
-        """Return what the brokers have for configs that a topic will not set any more, where its own value hides it."""
-        removed = {
-            change.name
+    def _inherited(self, changes: Sequence[Change]) -> dict[int, Mapping[str, tuple[ConfigValueFact, ...]]]:
+        """Return the values that topics inherit from each broker, of configs whose inherited value counts or changes.
+
+        A topic is described by any broker, with the values of that one. Kafka leaves out those that only a synonym in
+        another unit has.
+        """
+        keys = {
+            key
             for change in changes
             if isinstance(change, ConfigAltered)
-            and change.resource_type == ResourceType.TOPIC
-            and change.value is None
-            and change.name in topic_synonyms()
+            if change.resource_type == ResourceType.BROKER or change.value is None
+            for key in topic_keys(change)
+            if key in TOPIC_CONFIGS and key in topic_synonyms()
         }
-        lacking = {
-            key for entries in described for key in removed.intersection(entries) if hides_inherited(entries[key])
+        if not keys:
+            return {}
+        names = {key: [synonym.name for synonym in topic_synonyms()[key]] for key in sorted(keys)}
+        wanted = [name for several in names.values() for name in several]
+        described = self._available(
+            "broker configs",
+            ~NO_NEED,
+            self._admin.describe_configs(
+                dict.fromkeys(self._nodes(~NO_NEED), wanted), include_synonyms=True, is_current=self._is_current
+            ),
+        )
+        return {
+            int(node.name): {
+                key: tuple(
+                    ConfigValueFact(name=name, value=each.value, source=each.source)
+                    for name in several
+                    if name in entries
+                    for each in (entries[name].synonyms or (entries[name],))
+                    if each.name == name
+                )
+                for key, several in names.items()
+            }
+            for node, entries in described.items()
         }
-        if not lacking:
-            return {}
-        if not (nodes := self._nodes(~NO_NEED)):
-            return {}
-        entries = self._available("broker configs", ~NO_NEED, self._admin.describe_configs(nodes[:1])).get(nodes[0], {})
-        layers = BrokerLayers(static={name: entry.value for name, entry in entries.items() if entry.value is not None})
-        values = {key: layers.topic_default(key) for key in lacking} if entries else {}
-        return {key: format_value(value) for key, value in values.items() if value is not None}
 
-    def _with_offsets(
-        self, topics: _Topics, needed: Mapping[str, Need], effects: Mapping[str, TopicConfigs]
-    ) -> _Topics:
+    def _with_offsets(self, topics: _Topics, needed: Mapping[str, Need], effects: ConfigEffects) -> _Topics:
         wanted = _places(topics, needed, Need.OFFSETS)
         places = [place for place in wanted if place in self._leaders]
         if len(places) < len(wanted):
@@ -271,19 +286,20 @@ class _Collector:
             )
         if not places:
             return topics
-        cutoffs = {
-            place: self._now_ms - effects[place.topic].number("retention.ms")
-            for place in places
-            if place.topic in effects and effects[place.topic].number("retention.ms") >= 0
-        }
+        times = {place: cutoffs(effects, place.topic, self._now_ms) for place in places}
         offsets = {
             spec: self._admin.list_offsets(dict.fromkeys(places, spec), leaders=self._leaders)
             for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST, 0)
         }
-        since = {place: max(cutoff, 0) for place, cutoff in cutoffs.items()}
-        by_time = self._admin.list_offsets(since, leaders=self._leaders)
+        by_time = [
+            self._admin.list_offsets(
+                {place: max(each[number], 0) for place, each in times.items() if number < len(each)},
+                leaders=self._leaders,
+            )
+            for number in range(max(map(len, times.values())))
+        ]
         starts, ends, oldest = (self._available("log offsets", Need.OFFSETS, each) for each in offsets.values())
-        kept = self._available("log offsets by time", Need.OFFSETS, by_time)
+        kept = [self._available("log offsets by time", Need.OFFSETS, each) for each in by_time]
         sizes = self._sizes()
 
         def with_offsets(topic: str, p: PartitionFacts) -> PartitionFacts:
@@ -297,7 +313,9 @@ class _Collector:
                 end_offset=ends[place].offset,
                 size=sizes.get(place, {}).get(p.leader),
                 oldest_ms=None if first is None or first.timestamp == NO_TIMESTAMP else first.timestamp,
-                offset_at={cutoffs[place]: kept[place].offset} if place in kept else {},
+                offset_at={
+                    at: found[place].offset for at, found in zip(times[place], kept, strict=False) if place in found
+                },
             )
 
         return _mapped(topics, with_offsets)

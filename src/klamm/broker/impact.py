@@ -28,6 +28,8 @@ from klamm.impact.prediction import (
     TOPIC_CONFIGS,
     concerns_inheriting_topics,
     config_effects,
+    cutoffs,
+    is_changed,
     needs,
     predict,
     topics_of,
@@ -52,8 +54,8 @@ if TYPE_CHECKING:
     from klamm.broker.context import Services
     from klamm.broker.topics.catalog import Topic
     from klamm.impact.changes import Change
-    from klamm.impact.effective import TopicConfigs
     from klamm.impact.findings import Impact
+    from klamm.impact.prediction import ConfigEffects
     from klamm.storage.log import PartitionLog
 
 Item = TypeVar("Item")
@@ -103,7 +105,7 @@ class _Collector:
         effects = await asyncio.to_thread(config_effects, changes, facts)
         self._slices.restart()
         needed = needs(changes, effects)
-        if any(values.is_changed("max.message.bytes") for values in effects.values()):
+        if any(is_changed(effects, name, "max.message.bytes") for name in effects):
             facts = replace(facts, brokers=self._brokers())
         some = [topic for name, topic in topics.items() if needed.get(name)]
         observed |= {
@@ -164,10 +166,9 @@ class _Collector:
         )
 
     async def _with_partitions(
-        self, topic: Topic, observed: ObservedTopic, need: Need, effects: Mapping[str, TopicConfigs]
+        self, topic: Topic, observed: ObservedTopic, need: Need, effects: ConfigEffects
     ) -> ObservedTopic:
-        retention_ms = effects[topic.name].number("retention.ms") if topic.name in effects else -1
-        cutoff_ms = self._now_ms - retention_ms if retention_ms >= 0 else None
+        times = cutoffs(effects, topic.name, self._now_ms)
         names = self._transactional_ids() if Need.PRODUCERS in need else {}
         partitions = []
         async for partition in self._each(f"log offsets of topic {topic.name}", observed.partitions):
@@ -182,7 +183,7 @@ class _Collector:
                 continue
             facts = partition
             if Need.OFFSETS in need:
-                facts = await _with_offsets(partition, log, cutoff_ms)
+                facts = await _with_offsets(partition, log, times)
             if Need.PRODUCERS in need:
                 facts = replace(facts, producers=_producers(log, names))
             partitions.append(facts)
@@ -272,11 +273,9 @@ class _Collector:
         }
 
 
-async def _with_offsets(partition: PartitionFacts, log: PartitionLog, cutoff_ms: int | None) -> PartitionFacts:
+async def _with_offsets(partition: PartitionFacts, log: PartitionLog, times: Sequence[int]) -> PartitionFacts:
     oldest = await offset_for_timestamp(log, _OLDEST)
-    offset_at = {}
-    if cutoff_ms is not None:
-        offset_at[cutoff_ms] = (await offset_for_timestamp(log, max(cutoff_ms, 0))).offset
+    offset_at = {at: (await offset_for_timestamp(log, max(at, 0))).offset for at in times}
     return replace(
         partition,
         start_offset=log.log_start_offset,

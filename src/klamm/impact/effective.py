@@ -13,7 +13,7 @@ from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigSource, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from klamm.impact.changes import ConfigAltered
     from klamm.impact.facts import ObservedTopic
@@ -102,29 +102,55 @@ def _units(key: str) -> Mapping[str, int | None]:
     return {synonym.name: synonym.milliseconds for synonym in topic_synonyms().get(key, ())}
 
 
-def effective_configs(topic: ObservedTopic, changes: Iterable[ConfigAltered], resource: str) -> TopicConfigs:
+def effective_configs(
+    topic: ObservedTopic,
+    changes: Collection[ConfigAltered],
+    resource: str,
+    inherited: Mapping[int, Mapping[str, tuple[ConfigValueFact, ...]]],
+) -> list[TopicConfigs]:
     """Return the effective configs of a topic before and after some changes of itself, of brokers and of defaults.
 
-    A change with an invalid value is left out: the cluster rejects it.
+    Brokers with values of their own may have others, so there is one result for each group of brokers that have the
+    same. A change with an invalid value is left out: the cluster rejects it.
+
+    Args:
+        topic: The topic.
+        changes: The changes.
+        resource: The changed resource, for people.
+        inherited: Values that topics inherit from each broker (``ClusterFacts.inherited``).
     """
-    before = {name: _effective(name, chain) for name, chain in topic.configs.items()}
-    chains = dict(topic.configs)
-    for change in changes:
-        if not _concerns(change, topic) or not _is_valid(change):
-            continue
-        for key in topic_keys(change):
-            chains[key] = _with_change(key, chains.get(key, ()), change)
-    after = {name: _effective(name, chain) for name, chain in chains.items()}
-    return TopicConfigs(topic=topic, before=before, after=after, resource=resource)
-
-
-def _concerns(change: ConfigAltered, topic: ObservedTopic) -> bool:
-    if change.resource_type == ResourceType.TOPIC:
-        return change.resource_name == topic.name
     brokers = topic.config_brokers
     if brokers is None:
         brokers = frozenset(node for partition in topic.partitions for node in partition.replicas)
-    return change.resource_name == CLUSTER_DEFAULT or change.resource_name in map(str, brokers)
+    described = sorted(brokers & inherited.keys())
+    groups = [(frozenset([node]), inherited[node]) for node in described]
+    if len(described) < len(brokers) or not brokers:  # a broker that is down has the values of another, as far as known
+        groups.append((brokers.difference(described), next(iter(inherited.values()), {})))
+    effective: list[TopicConfigs] = []
+    for nodes, values in groups:
+        chains = {**topic.configs, **{key: (*_own(topic, key), *chain) for key, chain in values.items()}}
+        before = {name: _effective(name, chain) for name, chain in chains.items()}
+        for change in changes:
+            if not _concerns(change, topic, nodes) or not _is_valid(change):
+                continue
+            for key in topic_keys(change):
+                chains[key] = _with_change(key, chains.get(key, ()), change)
+        after = {name: _effective(name, chain) for name, chain in chains.items()}
+        configs = TopicConfigs(topic=topic, before=before, after=after, resource=resource)
+        if configs not in effective:
+            effective.append(configs)
+    return effective
+
+
+def _own(topic: ObservedTopic, key: str) -> list[ConfigValueFact]:
+    """Return the value of a config that the topic sets itself, if any."""
+    return [each for each in topic.configs.get(key, ()) if each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG]
+
+
+def _concerns(change: ConfigAltered, topic: ObservedTopic, nodes: Collection[int]) -> bool:
+    if change.resource_type == ResourceType.TOPIC:
+        return change.resource_name == topic.name
+    return change.resource_name == CLUSTER_DEFAULT or change.resource_name in map(str, nodes)
 
 
 def _is_valid(change: ConfigAltered) -> bool:

@@ -169,6 +169,9 @@ class ClusterFacts:
     groups: tuple[GroupFacts, ...] = ()
     mirrors: tuple[GroupFacts, ...] = ()
     """Flows of mirrors that copy topics of this cluster, with the newest source offset that each reported."""
+    inherited: Mapping[int, Mapping[str, tuple[ConfigValueFact, ...]]] = field(default_factory=_empty)
+    """Values that topics inherit from each broker, by node id and topic config, in the order of precedence. Other
+    brokers count as one of these; other configs are inherited as the topics were described."""
     brokers: Mapping[int, Mapping[str, str]] = field(default_factory=_empty)
     """Static and dynamic configs of each broker that the rules read, by node id."""
     quotas: Mapping[tuple[tuple[str, str | None], ...], Mapping[str, float]] = field(default_factory=_empty)

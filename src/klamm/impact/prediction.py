@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.impact import config_rules
 from klamm.impact.changes import (
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from klamm.impact.changes import Change
     from klamm.impact.facts import ClusterFacts
 
+ConfigEffects: TypeAlias = "Mapping[str, Sequence[TopicConfigs]]"
+"""Effective configs of topics before and after changes, one for each group of brokers that have the same."""
 _RETENTION: Final = Need.OFFSETS | Need.GROUPS
 _SAMPLED: Final = Need.OFFSETS | Need.BATCHES | Need.PRODUCERS
 _CONFIG_NEEDS: Final = {
@@ -127,31 +129,49 @@ def concerns_inheriting_topics(changes: Iterable[Change]) -> bool:
     )
 
 
-def needs(changes: Sequence[Change], configs: Mapping[str, TopicConfigs]) -> dict[str, Need]:
+def needs(changes: Sequence[Change], effects: ConfigEffects) -> dict[str, Need]:
     """Return the facts that are needed per topic.
 
     Args:
         changes: The changes.
-        configs: Effective configs of each topic before and after the changes.
+        effects: Effective configs of each topic before and after the changes.
     """
     needs: dict[str, Need] = defaultdict(lambda: NO_NEED)
     for change in changes:
         if isinstance(change, PartitionsAdded | TopicDeleted | RecordsDeleted):
             needs[change.topic] |= _TOPIC_NEEDS[type(change)]
-    for name, values in configs.items():
+    for name in effects:
         for key, need in _CONFIG_NEEDS.items():
-            if values.is_changed(key):
+            if is_changed(effects, name, key):
                 needs[name] |= need
     return dict(needs)
 
 
-def config_effects(changes: Iterable[Change], facts: ClusterFacts) -> dict[str, TopicConfigs]:
-    """Return the effective configs of the topics on which they differ."""
+def config_effects(changes: Iterable[Change], facts: ClusterFacts) -> ConfigEffects:
+    """Return the effective configs of the topics on which they differ, one for each group of brokers."""
     altered = [change for change in changes if isinstance(change, ConfigAltered) and topic_keys(change)]
     if not altered:
         return {}
-    effects = {name: effective_configs(topic, altered, f"topic {name}") for name, topic in facts.topics.items()}
-    return {name: values for name, values in effects.items() if values.is_changed(*TOPIC_CONFIGS)}
+    effects = {
+        name: [
+            values
+            for values in effective_configs(topic, altered, f"topic {name}", facts.inherited)
+            if values.is_changed(*TOPIC_CONFIGS)
+        ]
+        for name, topic in facts.topics.items()
+    }
+    return {name: several for name, several in effects.items() if several}
+
+
+def is_changed(effects: ConfigEffects, topic: str, *names: str) -> bool:
+    """Return whether the effective value of one of the configs of a topic differs on a broker."""
+    return any(values.is_changed(*names) for values in effects.get(topic, ()))
+
+
+def cutoffs(effects: ConfigEffects, topic: str, now_ms: int) -> list[int]:
+    """Return the times before which retention deletes the records of a topic, in milliseconds since the epoch."""
+    limits = {values.number("retention.ms") for values in effects.get(topic, ())}
+    return [now_ms - limit for limit in sorted(limits) if limit >= 0]
 
 
 def may_delete_records(changes: Iterable[Change]) -> bool:
@@ -184,12 +204,13 @@ def predict(changes: Sequence[Change], facts: ClusterFacts, *, sums_up: bool = T
     findings = [finding for change in changes for finding in _of_change(change, facts)]
     effects = config_effects(changes, facts)
     deleted = {change.topic for change in changes if isinstance(change, TopicDeleted)}
-    for name, values in effects.items():
+    for name, several in effects.items():
         if name not in deleted:
-            findings += [finding for rule in _CONFIG_RULES for finding in rule(values, facts)]
+            for rule in _CONFIG_RULES:
+                findings += max(([*rule(values, facts)] for values in several), key=_severity)
     findings += _inherited(changes, effects, facts)
     unknown, missing = list(facts.unknown), facts.missing
-    kept = {name: values for name, values in effects.items() if name not in deleted}
+    kept = {name: several for name, several in effects.items() if name not in deleted}
     if remote := _unseen_remote_logs(findings, kept, facts):
         unknown.append(UNSEEN_REMOTE_LOGS.format(names=Names.of(remote)))
         missing |= reduce(or_, remote.values())
@@ -203,9 +224,13 @@ def predict(changes: Sequence[Change], facts: ClusterFacts, *, sums_up: bool = T
     )
 
 
-def _unseen_remote_logs(
-    findings: Iterable[Finding], effects: Mapping[str, TopicConfigs], facts: ClusterFacts
-) -> dict[str, Need]:
+def _severity(findings: Iterable[Finding]) -> tuple[ImpactLevel, int | float]:
+    """Return the level and the largest figure of the worst finding."""
+    levels = ((each.level, max(_amounts(each).values(), default=0)) for each in findings)
+    return max(levels, default=(ImpactLevel.NONE, 0))
+
+
+def _unseen_remote_logs(findings: Iterable[Finding], effects: ConfigEffects, facts: ClusterFacts) -> dict[str, Need]:
     """Return the facts that are missing because of logs in remote storage, by topic.
 
     Offsets of a topic include those of remote records, but sizes do not. So what ``retention.bytes`` deletes is unknown
@@ -213,7 +238,8 @@ def _unseen_remote_logs(
     """
     needs = {
         name: Need.REMOTE_SIZES | Need.OFFSETS
-        for name, values in effects.items()
+        for name, several in effects.items()
+        for values in several
         if has_remote_log(values.topic)
         and (values.is_remote_log_deleted() or config_rules.is_limit_lowered(values, "retention.bytes"))
         and any(partition.record_count for partition in values.topic.partitions)
@@ -228,14 +254,12 @@ def _of_change(change: Change, facts: ClusterFacts) -> Iterator[Finding]:
     return iter(()) if rule is None else rule(change, facts)
 
 
-def _inherited(
-    changes: Iterable[Change], effects: Mapping[str, TopicConfigs], facts: ClusterFacts
-) -> Iterator[Finding]:
+def _inherited(changes: Iterable[Change], effects: ConfigEffects, facts: ClusterFacts) -> Iterator[Finding]:
     """Report the topics that inherit each changed default."""
     for change in changes:
         if not isinstance(change, ConfigAltered) or change.resource_type != ResourceType.BROKER:
             continue
-        names = Names.of(n for n, values in effects.items() if values.is_changed(*topic_keys(change)))
+        names = Names.of(name for name in effects if is_changed(effects, name, *topic_keys(change)))
         if names.count:
             of = "cluster default" if change.resource_name == CLUSTER_DEFAULT else f"broker {change.resource_name}"
             share = f"{names.count:,} of {counted(len(facts.topics), 'topic')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 from unittest.mock import Mock
+from uuid import UUID
 
 import pytest
 
@@ -14,10 +15,10 @@ from klamm.impact.facts import NO_NEED
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
-from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from klamm.protocol.types import ResourceType
+from klamm.protocol.types import ConfigSource, ResourceType
 from tests.support.stub_broker import Request, StubBroker
 
 if TYPE_CHECKING:
@@ -115,6 +116,76 @@ def test_topic_unknown_to_any_broker_is_a_missing_fact_without_describe_cluster(
 
     assert impact.findings == ()
     assert impact.missing == ~NO_NEED
+
+
+_TIMESTAMP_TYPE: Final = "log.message.timestamp.type"
+
+
+def configured(node_id: int, own: str | None) -> StubBroker:
+    """Return a broker with a replica of the topic that may set the timestamp type for itself."""
+    values = {ConfigSource.DYNAMIC_BROKER_CONFIG: own, ConfigSource.DEFAULT_CONFIG: "CreateTime"}
+    broker = StubBroker(versions={ApiKey.DESCRIBE_CONFIGS: (1, 1)}, topic="new")
+
+    def describe(request: Request) -> Message:
+        wanted = request.read(DescribeConfigsRequest)
+        assert isinstance(wanted, DescribeConfigsRequest)
+        results = []
+        for resource in wanted.resources:
+            is_topic = resource.resource_type == ResourceType.TOPIC
+            assert is_topic or resource.resource_name == str(node_id)
+            synonyms = [
+                DescribeConfigsResponse.DescribeConfigsSynonym(name=_TIMESTAMP_TYPE, value=value, source=int(source))
+                for source, value in values.items()
+                if value is not None
+            ]
+            config = DescribeConfigsResponse.DescribeConfigsResourceResult(
+                name="message.timestamp.type" if is_topic else _TIMESTAMP_TYPE,
+                value=synonyms[0].value,
+                config_source=synonyms[0].source,
+                synonyms=synonyms,
+            )
+            results.append(
+                DescribeConfigsResponse.DescribeConfigsResult(
+                    error_message=None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=[config],
+                )
+            )
+        return DescribeConfigsResponse(results=results)
+
+    broker.answer(ApiKey.DESCRIBE_CONFIGS, describe)
+    return broker
+
+
+@pytest.mark.parametrize(("first", "second"), [("LogAppendTime", None), (None, "LogAppendTime")])
+def test_removed_value_of_a_broker_has_its_impact_whichever_broker_describes_the_topic(
+    first: str | None, second: str | None
+) -> None:
+    # given
+    with configured(1, first) as one, configured(2, second) as two:
+        brokers = {1: one, 2: two}
+        partition = MetadataResponse.MetadataResponsePartition(leader_id=1, replica_nodes=[1, 2], isr_nodes=[1, 2])
+        metadata = MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(node_id=node_id, host="127.0.0.1", port=broker.port)
+                for node_id, broker in brokers.items()
+            ],
+            cluster_id="stub",
+            controller_id=1,
+            topics=[MetadataResponse.MetadataResponseTopic(name="new", topic_id=UUID(int=1), partitions=[partition])],
+        )
+        for broker in brokers.values():
+            broker.answer(ApiKey.METADATA, lambda _: metadata)
+        change = ConfigAltered(
+            resource_type=ResourceType.BROKER, resource_name="1" if first else "2", name=_TIMESTAMP_TYPE, value=None
+        )
+        # when
+        with AdminClient(one.bootstrap_servers) as admin:
+            impact = impact_of([change], admin)
+    # then
+    assert [finding.kind for finding in impact.findings] == ["inherited_by_topics", "timestamps_replaced"]
+    assert (impact.missing, impact.unknown) == (NO_NEED, ())
 
 
 def test_brokers_that_cannot_be_listed_are_a_missing_fact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,16 @@ def own(name: str, value: str) -> tuple[ConfigValueFact, ...]:
     return (ConfigValueFact(name=name, value=value, source=ConfigSource.DYNAMIC_TOPIC_CONFIG),)
 
 
+def of_broker(name: str, value: str) -> ConfigValueFact:
+    """Return a value that one broker sets dynamically for itself."""
+    return ConfigValueFact(name=name, value=value, source=ConfigSource.DYNAMIC_BROKER_CONFIG)
+
+
+def of_default(name: str, value: str) -> ConfigValueFact:
+    """Return a value of the dynamic cluster default."""
+    return ConfigValueFact(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
 def partition(**fields: object) -> PartitionFacts:
     """Return partition 0 with 1,000 records of 100 bytes, led by broker 1 with followers 2 and 3 in sync."""
     present: dict[str, object] = {

@@ -27,6 +27,8 @@ from tests.unit.impact.builders import (
     batch,
     cluster,
     default_altered,
+    of_broker,
+    of_default,
     partition,
     sampled,
     topic,
@@ -412,6 +414,50 @@ def test_change_of_one_broker_concerns_topics_with_a_replica_there() -> None:
 
     assert predict([default_altered("log.retention.ms", str(DAY_MS), broker="3")], facts).level is ImpactLevel.LOSS
     assert predict([default_altered("log.retention.ms", str(DAY_MS), broker="9")], facts).level is ImpactLevel.NONE
+
+
+_RETENTION = "log.retention.ms"
+_WEEK, _MONTH = of_default(_RETENTION, str(7 * DAY_MS)), of_broker(_RETENTION, str(30 * DAY_MS))
+_BY_BROKER: dict[int, dict[str, tuple[ConfigValueFact, ...]]] = {
+    1: {"retention.ms": (_WEEK,)},
+    2: {"retention.ms": (_MONTH, _WEEK)},
+}
+"""Broker 2 sets its own retention; broker 1 has the cluster default."""
+
+
+@pytest.mark.parametrize("described_by", [1, 2])
+@pytest.mark.parametrize(
+    ("change", "deleted"),
+    [
+        (default_altered(_RETENTION, str(DAY_MS)), [600]),
+        (default_altered(_RETENTION, str(DAY_MS), broker="1"), [600]),
+        (default_altered(_RETENTION, str(DAY_MS), broker="2"), [600]),
+        (default_altered(_RETENTION, None, broker="2"), [300]),
+        (default_altered(_RETENTION, str(60 * DAY_MS)), []),
+    ],
+)
+def test_records_deleted_on_any_broker_count_whichever_described_the_topic(
+    change: Change, deleted: list[int], described_by: int
+) -> None:
+    # given
+    each = topic(partition(replicas=(1, 2), offset_at={NOW_MS - DAY_MS: 600, NOW_MS - 7 * DAY_MS: 300}))
+    each = replace(each, configs={**each.configs, **_BY_BROKER[described_by]})
+    # when
+    impact = predict([change], cluster(each, inherited=_BY_BROKER))
+    # then
+    assert [f.figures["deleted_records"] for f in impact.findings if f.kind == "records_deleted"] == deleted
+
+
+def test_removed_topic_config_falls_back_to_the_shortest_retention_of_a_broker() -> None:
+    # given
+    each = topic(
+        partition(replicas=(1, 2), offset_at={NOW_MS - 7 * DAY_MS: 300, NOW_MS - 30 * DAY_MS: 100}),
+        retention_ms="-1",
+    )
+    # when
+    finding = _only(altered("retention.ms", None), cluster(each, inherited=_BY_BROKER), "records_deleted")
+    # then
+    assert finding.figures["deleted_records"] == 300
 
 
 def test_more_than_ten_topics_are_summed_up() -> None:

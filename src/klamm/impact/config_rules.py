@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.impact.findings import Finding, ImpactLevel, Names, counted, duration, percent, size
 from klamm.impact.records import active_producers, removal, unread, whole_log
 from klamm.impact.samples import NEWEST_RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from klamm.impact.effective import TopicConfigs
     from klamm.impact.facts import BatchFact, ClusterFacts, PartitionFacts
@@ -98,57 +98,99 @@ def compaction(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
     It is the first one of the topic, or one that a shorter ``min.compaction.lag.ms`` lets begin earlier. The newest
     records show only what goes among themselves. Records that were not read may go unseen.
     """
+    partitions = configs.topic.partitions
     lag_ms, lag_before_ms = configs.number("min.compaction.lag.ms"), configs.number_before("min.compaction.lag.ms")
     is_first = "compact" not in configs.policies_before()
     if "compact" not in configs.policies() or not (is_first or lag_ms < lag_before_ms):
         return
-    batches = _batches(configs)
-    keys = [key for batch in batches for key in batch.keys]
-    keyless = sum(key is None for key in keys)
+    keys = [key for partition in partitions for key in _keys(partition)]
+    keyless = keys.count(None)
     if keyless and is_first:
         producers = active_producers(configs.topic, facts.now_ms)
         share = percent(keyless, len(keys))
+        text, parts = _compacted(configs, {p.partition: _share(p, _keyless(p)) for p in partitions}, facts)
         yield Finding(
             kind="keyless_records",
             level=ImpactLevel.LOSS,
             resource=configs.resource,
             message=f"{share} % of the {len(keys):,} newest records have no key. A compacted topic rejects such records"
-            " (INVALID_RECORD), and the log cleaner removes those that exist.",
-            figures={"sampled_records": len(keys), "keyless_records": keyless, "keyless_percent": share},
-            names={"topics": Names.of([configs.topic.name]), "producers": producers},
+            f" (INVALID_RECORD), and the log cleaner removes those that exist.{text}",
+            figures={
+                "sampled_records": len(keys),
+                "keyless_records": keyless,
+                "keyless_percent": share,
+                **parts["figures"],
+            },
+            names={"topics": Names.of([configs.topic.name]), "producers": producers, **parts["names"]},
         )
-    hidden = 0
-    for partition in configs.topic.partitions:
-        own = [key for batch in partition.newest_batches or () for key in batch.keys if key is not None]
-        hidden += len(own) - len(set(own))
-    if hidden:
+    if hidden := sum(map(_superseded, partitions)):
+        text, parts = _compacted(configs, {p.partition: _share(p, _superseded(p)) for p in partitions}, facts)
         yield Finding(
             kind="records_compacted",
             level=ImpactLevel.LOSS,
             resource=configs.resource,
             message=f"{percent(hidden, len(keys))} % of the {len(keys):,} newest records are followed by another one"
             " with the same key and will be removed. The first pass starts when the active segment is rolled"
-            f" (segment.ms={duration(configs.number('segment.ms'))}) and records are older than {duration(lag_ms)}.",
+            f" (segment.ms={duration(configs.number('segment.ms'))}) and records are older than {duration(lag_ms)}."
+            f"{text}",
             figures={
                 "sampled_records": len(keys),
                 "superseded_records": hidden,
                 "superseded_percent": percent(hidden, len(keys)),
                 "first_pass_ms": lag_ms,
+                **parts["figures"],
             },
-            names={"topics": Names.of([configs.topic.name])},
+            names={"topics": Names.of([configs.topic.name]), **parts["names"]},
         )
-    unseen = [partition for partition in configs.topic.partitions if not _is_read(partition)]
-    if unseen:
+    if unseen := [partition for partition in partitions if not _is_read(partition)]:
         records = sum(partition.record_count for partition in unseen)
+        text, parts = _compacted(configs, {p.partition: 1.0 for p in unseen}, facts)
         yield Finding(
             kind="unread_records_compacted",
             level=ImpactLevel.LOSS,
             resource=configs.resource,
             message=f"not all of {counted(records, 'record')} in {counted(len(unseen), 'partition')} were read. The log"
-            " cleaner removes others, too, if they have no key or are followed by one with the same key.",
-            figures={"partitions": len(unseen), "records": records},
-            names={"partitions": _named(configs, unseen)},
+            f" cleaner removes others, too, if they have no key or are followed by one with the same key.{text}",
+            figures={"partitions": len(unseen), "records": records, **parts["figures"]},
+            names={"partitions": _named(configs, unseen), **parts["names"]},
         )
+
+
+def _compacted(
+    configs: TopicConfigs, shares: Mapping[int, float], facts: ClusterFacts
+) -> tuple[str, dict[str, Mapping[str, Any]]]:
+    """Return a sentence, and ``figures`` and ``names``, about bytes and unread records that a compaction removes.
+
+    All are upper bounds: whether a group has read just those records that go is not visible.
+
+    Args:
+        configs: Configs of the topic.
+        shares: Share of the records of a log that goes, by partition.
+        facts: Facts of the cluster.
+    """
+    going = [partition for partition in configs.topic.partitions if shares.get(partition.partition)]
+    text, parts = unread(configs.topic, {p.partition: p.end_offset for p in going}, facts, at_most=True)
+    deleted = sum(round((p.size or 0) * shares[p.partition]) for p in going)
+    return text, {"figures": {"deleted_bytes": deleted, **parts["figures"]}, "names": parts["names"]}
+
+
+def _share(partition: PartitionFacts, count: int) -> float:
+    """Return the share of a number of sampled records in a log. 0 if not all was read: that log counts as a whole."""
+    return count / len(_keys(partition)) if count and _is_read(partition) else 0.0
+
+
+def _keys(partition: PartitionFacts) -> list[int | None]:
+    return [key for batch in partition.newest_batches or () for key in batch.keys]
+
+
+def _keyless(partition: PartitionFacts) -> int:
+    return _keys(partition).count(None)
+
+
+def _superseded(partition: PartitionFacts) -> int:
+    """Return the number of sampled records that are followed by another one with the same key."""
+    keys = [key for key in _keys(partition) if key is not None]
+    return len(keys) - len(set(keys))
 
 
 def _is_read(partition: PartitionFacts) -> bool:

@@ -47,7 +47,7 @@ _CONFIG_NEEDS: Final = {
     "retention.ms": _RETENTION,
     "retention.bytes": _RETENTION,
     "cleanup.policy": _RETENTION | _SAMPLED,
-    "min.compaction.lag.ms": Need.OFFSETS | Need.BATCHES,
+    "min.compaction.lag.ms": _RETENTION | Need.BATCHES,
     "max.message.bytes": _SAMPLED,
     "message.timestamp.type": NO_NEED,
     "message.timestamp.before.max.ms": _SAMPLED,

@@ -87,14 +87,24 @@ def losers(topic: ObservedTopic, new_starts: Mapping[int, int], groups: Iterable
     return lost
 
 
-def unread(topic: ObservedTopic, new_starts: Mapping[int, int], facts: ClusterFacts) -> tuple[str, dict[str, Any]]:
-    """Return a sentence, and ``figures`` and ``names``, about groups and mirrors that lose unread records."""
+def unread(
+    topic: ObservedTopic, new_starts: Mapping[int, int], facts: ClusterFacts, *, at_most: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """Return a sentence, and ``figures`` and ``names``, about groups and mirrors that lose unread records.
+
+    Args:
+        topic: The topic.
+        new_starts: New start offsets, by partition.
+        facts: Facts of the cluster.
+        at_most: Whether some records before the new starts may stay.
+    """
     groups, mirrors = losers(topic, new_starts, facts.groups), losers(topic, new_starts, facts.mirrors)
     text, figures, names = "", dict[str, int](), dict[str, Names]()
     if groups:
         names["groups"], figures["unread_records"] = Names.of(groups), sum(groups.values())
         named = f"{counted(len(groups), 'group')} ({names['groups']})"
-        text += f" {named} would not read {counted(sum(groups.values()), 'record')}."
+        bound = "up to " if at_most else ""
+        text += f" {named} would not read {bound}{counted(sum(groups.values()), 'record')}."
     if mirrors:
         names["mirrors"], figures["unmirrored_records"] = Names.of(mirrors), sum(mirrors.values())
         named = f"{counted(len(mirrors), 'mirror flow')} ({names['mirrors']})"

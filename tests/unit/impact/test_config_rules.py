@@ -18,7 +18,7 @@ from klamm.impact.facts import (
     ProducerFact,
 )
 from klamm.impact.findings import Finding, Impact, ImpactLevel
-from klamm.impact.prediction import may_delete_records, predict
+from klamm.impact.prediction import config_effects, may_delete_records, needs, predict
 from klamm.protocol.types import ConfigSource, TopicPartition
 from tests.unit.impact.builders import (
     DAY_MS,
@@ -184,7 +184,8 @@ def test_compaction_of_keyless_records_is_loss() -> None:
     finding = _only(altered("cleanup.policy", "compact"), facts, "keyless_records")
 
     assert finding.level is ImpactLevel.LOSS
-    assert finding.figures == {"sampled_records": 4, "keyless_records": 2, "keyless_percent": 50.0}
+    sample = {"sampled_records": 4, "keyless_records": 2, "keyless_percent": 50.0}
+    assert finding.figures == {**sample, "deleted_bytes": 50_000}
     assert finding.names["producers"].first == ("payments",)
 
 
@@ -238,6 +239,32 @@ def test_compaction_of_records_that_were_not_read_may_be_loss(fields: dict[str, 
     assert finding.level is ImpactLevel.LOSS
     assert finding.names["partitions"].first == ("orders-0",)
     assert finding.figures["partitions"] == 1
+    assert finding.figures["deleted_bytes"] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("change", "policy"),
+    [(altered("cleanup.policy", "compact"), "delete"), (altered("min.compaction.lag.ms", "0"), "compact")],
+    ids=["first", "earlier"],
+)
+def test_groups_behind_a_log_that_is_compacted_lose_unread_records(change: Change, policy: str) -> None:
+    # given
+    places = [TopicPartition("orders", number) for number in range(2)]
+    groups = [
+        GroupFacts(name="behind", is_active=True, offsets={places[0]: 900, places[1]: 1_000}),
+        GroupFacts(name="behind elsewhere", is_active=True, offsets={places[0]: 1_000, places[1]: 900}),
+    ]
+    partitions = sampled([batch(1, 1, 2, 3)]), sampled([batch(1, 2)], partition=1)
+    facts = cluster(topic(*partitions, min_compaction_lag_ms="1", cleanup_policy=policy), groups=tuple(groups))
+    # when
+    impact = predict([change], facts)
+    # then
+    assert [finding.kind for finding in impact.findings] == ["records_compacted"]
+    assert impact.findings[0].figures["unread_records"] == 100
+    assert impact.stranded_groups == {"behind"}
+    assert impact.deleted_bytes == 25_000
+    effects = config_effects([change], facts)
+    assert Need.GROUPS in needs([change], effects)["orders"]
 
 
 def test_compaction_of_an_empty_topic_has_no_impact() -> None:

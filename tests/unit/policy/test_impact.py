@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.impact.changes import ConfigAltered, PartitionsAdded, TopicDeleted
-from klamm.impact.facts import NO_NEED, Need
+from klamm.impact.facts import NO_NEED, GroupFacts, Need
 from klamm.impact.findings import Finding, Impact, ImpactLevel, Names
+from klamm.impact.prediction import predict
 from klamm.policy import AlterConfigDetails, DeleteTopicDetails, ImpactUnknownError
 from klamm.policy.errors import ImpactNeeded
 from klamm.policy.impact import changes_of
@@ -24,7 +25,8 @@ from klamm.policy.testing import (
     make_policy,
     more_partitions,
 )
-from klamm.protocol.types import ResourceType
+from klamm.protocol.types import ResourceType, TopicPartition
+from tests.unit.impact.builders import altered, batch, cluster, partition, topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +101,22 @@ def test_impact_beyond_a_condition_is_denied(
     policy = rules_policy(condition)
     assert_denied(policy, change(denied), match=denied.message.rstrip("."), code="POLICY_VIOLATION")
     assert_allowed(policy, change(*([] if allowed is None else [allowed])))
+
+
+@pytest.mark.parametrize("condition", ["data_loss: forbidden", "max_deleted: 0", "strands_groups: forbidden"])
+@pytest.mark.parametrize("keys", [(None,), (1, 1), None], ids=["keyless", "superseded", "not read"])
+def test_every_condition_on_loss_denies_the_compaction_of_unread_records(
+    keys: tuple[int | None, ...] | None, condition: str, rules_policy: Callable[..., RulesPolicy]
+) -> None:
+    # given
+    batches = None if keys is None else (batch(*keys),)
+    behind = GroupFacts(name="billing", is_active=True, offsets={TopicPartition("orders", 0): 5})
+    facts = cluster(topic(partition(newest_batches=batches)), groups=(behind,))
+    impact = predict([altered("cleanup.policy", "compact")], facts)
+    # when
+    change = a_config_change("orders", sets={"cleanup.policy": "compact"}, impact=impact)
+    # then
+    assert_denied(rules_policy(condition), change, match="orders", code="POLICY_VIOLATION")
 
 
 def test_max_impact_concerns_added_partitions(rules_policy: Callable[..., RulesPolicy]) -> None:

@@ -50,7 +50,7 @@ class PolicyReloader:
     between two calls. If one cannot be created, all old instances stay in use.
 
     A changed file is loaded only after it stayed the same for one interval, so a file that is still being written is
-    not loaded.
+    not loaded. If the upstream of a gateway cannot be read, the files are loaded as soon as it can be.
 
     Args:
         policies: Policies in use.
@@ -71,6 +71,8 @@ class PolicyReloader:
         self._describe: ConfigTypes | None = None
         self._is_unchecked = False
         """Whether the upstream could not be read so far, so rules in use may name configs that it does not have."""
+        self._awaits_upstream = False
+        """Whether a reload failed because the upstream could not be read. It is repeated when that is possible."""
 
     def start(self) -> None:
         """Start watching. Without policies this does nothing."""
@@ -117,6 +119,7 @@ class PolicyReloader:
 
     async def _check_loaded(self, policies: Sequence[object]) -> None:
         if not await self._check_upstream(policies):
+            self._awaits_upstream = True
             raise PolicyLoadError("the topic configs of the upstream, which the rules name, cannot be read")
 
     async def _check_again(self) -> None:
@@ -161,9 +164,11 @@ class PolicyReloader:
                 self._policies.reload_failure = f"{type(error).__name__}: {error}"
 
     async def _should_reload(self) -> bool:
-        """Return whether the files have changed. Called at each interval."""
+        """Return whether the files have changed, or a reload is to be repeated. Called at each interval."""
         if self._is_unchecked:
             await self._check_again()
+        if self._awaits_upstream and self._describe is not None and await self._describe() is not None:
+            return True
         return self._has_changed()
 
     def _has_changed(self) -> bool:
@@ -177,6 +182,7 @@ class PolicyReloader:
         if self._swaps:  # instances of an earlier change must not replace those that are created now
             await asyncio.wait(self._swaps)
         self._loaded = self._signature()
+        self._awaits_upstream = False
         properties = self._properties
         try:
             made = await self.prepare(properties)

@@ -255,6 +255,36 @@ async def test_gateway_rules_accept_upstream_configs(
             assert (error or "None") in str(runtime.policies.reload_failure)
 
 
+async def test_rules_that_change_while_the_upstream_cannot_be_read_are_loaded_later(tmp_path: Path) -> None:
+    # given
+    path = tmp_path / "rules.yaml"
+    path.write_text(VENDOR.format("forbidden: true"))
+    properties = {
+        **POLICY,
+        "policy.rules.file": str(path),
+        "upstream.bootstrap.servers": "upstream:9092",
+        "policy.reload.interval.ms": "10",
+    }
+    answers, failures = [TYPES, None, None], list[str | None]()
+
+    async with running(properties) as runtime:
+
+        async def describe() -> dict[str, int] | None:
+            failures.append(runtime.policies.reload_failure)
+            return answers.pop(0) if answers else TYPES
+
+        await runtime.follow_upstream(describe)
+        runtime.start()
+        # when
+        path.write_text('rules: [{name: names, naming: "a-.*", configs: {confluent.tier.ms: {max: 2d}}}]')
+        # then
+        async with asyncio.timeout(60):
+            while await is_allowed(runtime, "b-1"):  # noqa: ASYNC110 -- a reload has no event
+                await asyncio.sleep(0.01)
+        assert "cannot be read" in str(failures[2])
+        assert runtime.policies.reload_failure is None
+
+
 async def test_broker_rejects_rules_on_configs_unknown_to_kafka(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(VENDOR.format("forbidden: true"))
     with pytest.raises(PolicyLoadError, match=r"message\.downconversion\.enable: not a topic config"):

@@ -146,12 +146,12 @@ def test_create_partitions_above_10000_partitions_is_rejected(client: WireClient
     create(client, "grown-a", partitions=3)
     create(client, "grown-b", partitions=1)
     # when
-    answer = grow({"grown-a": 5_003, "grown-b": 5_001, "missing": 20_000})
+    answer = grow({"grown-a": 5_003, "grown-b": 5_002, "missing": 20_000})
     # then
-    expected = (POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    expected = (POLICY_VIOLATION, "Excessively large number of additional partitions per request.")
     assert answer == dict.fromkeys(("grown-a", "grown-b", "missing"), expected)
     # what is there and what cannot be done do not count
-    assert grow({"grown-a": 5_003, "grown-b": 5_000, "missing": 20_000}) == {
+    assert grow({"grown-a": 5_003, "grown-b": 5_001, "missing": 20_000}) == {
         "grown-a": (NONE, None),
         "grown-b": (NONE, None),
         "missing": (UNKNOWN_TOPIC, None),

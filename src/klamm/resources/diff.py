@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret, topic_synonyms
 from klamm.configs.layers import group_synonym
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from klamm.policy.answers import PolicyOverride
 
+_DEFAULT: Final = ResourceKey(Kind.BROKER, DEFAULT_BROKER)
 _ABSENT = Existing(values=MappingProxyType({}))
 
 
@@ -100,31 +101,54 @@ def plan_resources(
 
 
 def _with_own_values(diffs: Sequence[ResourceDiff], existing: Mapping[ResourceKey, Existing]) -> Iterator[ResourceDiff]:
-    """Yield diffs that also set declared values which are inherited from a broker config that the plan changes."""
-    changing = frozenset(change.key for diff in diffs if diff.key.kind is Kind.BROKER for change in diff.changes)
+    """Yield diffs that also set declared values which are inherited from a broker config that the plan changes.
+
+    Changes of inherited values are marked, so that they are made before that of the broker config.
+    """
+    of_brokers = [diff for diff in diffs if diff.key.kind is Kind.BROKER]
+    changing = frozenset(change.key for diff in of_brokers for change in diff.changes)
+    defaults = frozenset(change.key for diff in of_brokers if diff.key == _DEFAULT for change in diff.changes)
     for diff in diffs:
-        if not changing or not diff.exists or diff.is_deletion:
+        now = existing.get(diff.key)
+        if not changing or now is None or diff.is_deletion:
             yield diff
             continue
-        values, declared, kind = existing[diff.key].values, diff.declared, diff.key.kind
+        ending = defaults if diff.key.kind is Kind.BROKER else changing
+        sources = {key: ending & _sources_of(diff.declared, key, now) for key in diff.declared.values}
+        changes = [replace(change, inherited_from=sources.get(change.key, frozenset())) for change in diff.changes]
         inherited = [
             KeyChange(
                 mark=Mark.ADD,
                 key=key,
-                old=values[key].value,
-                old_origin=values[key].origin,
-                new=declared.values[key],
+                old=now.values[key].value,
+                old_origin=now.values[key].origin,
+                new=diff.declared.values[key],
                 new_origin=FILE,
-                inherited_from=sources,
+                inherited_from=of_key,
             )
-            for key in declared.values
-            if key in values
-            and not values[key].is_own
-            and not declared.ignores(key)
-            and diff.change_of(key) is None
-            and (sources := changing.intersection(_sources(kind, key)))
+            for key, of_key in sources.items()
+            if of_key and key in now.values and diff.change_of(key) is None
         ]
-        yield replace(diff, changes=(*diff.changes, *inherited))
+        yield replace(diff, changes=(*changes, *inherited))
+
+
+def inherited_from(declared: Declared, now: Existing | None) -> frozenset[str]:
+    """Return the broker configs from which an existing resource may inherit values that a file declares for it.
+
+    Args:
+        declared: The resource.
+        now: What is known of it. Values that are not known count as inherited.
+    """
+    return frozenset().union(*(_sources_of(declared, key, now) for key in declared.values))
+
+
+def _sources_of(declared: Declared, key: str, now: Existing | None) -> frozenset[str]:
+    """Return the broker configs from which a resource may inherit a declared value; none if it sets that itself."""
+    current = None if now is None else now.values.get(key)
+    is_own = current is not None and current.is_own
+    if is_own or declared.ignores(key) or declared.key == _DEFAULT:
+        return frozenset()
+    return frozenset(_sources(declared.kind, key))
 
 
 def _sources(kind: Kind, key: str) -> Iterable[str]:
@@ -141,9 +165,11 @@ def after_override(diff: ResourceDiff, override: PolicyOverride, now: Existing |
     changes = [change for change in diff.changes if change.key not in override.values]
     values = {} if now is None else now.values
     for key, value in override.values.items():
-        current = values.get(key)
+        current, planned = values.get(key), diff.change_of(key)
         if value is not None:
             change = _value_change(diff.declared.kind, key, value, current, POLICY)
+            if planned is not None and planned.inherited_from:  # set also if it is what is inherited until then
+                change = replace(change or replace(planned, new=value), inherited_from=planned.inherited_from)
         else:
             change = _removal(key, current) if current is not None and current.is_own else None
         changes += [] if change is None else [change]
@@ -171,7 +197,7 @@ def _removable(resource: Declared, now: Existing | None) -> dict[str, CurrentVal
     Kafka sets ``min.insync.replicas`` of the whole cluster itself and rejects its removal while it elects leaders from
     the eligible leader replicas (KIP-966).
     """
-    keeps = {MIN_INSYNC_REPLICAS} if resource.key == (Kind.BROKER, DEFAULT_BROKER) else set()
+    keeps = {MIN_INSYNC_REPLICAS} if resource.key == _DEFAULT else set()
     return {key: value for key, value in (now or _ABSENT).own.items() if key not in keeps and not resource.ignores(key)}
 
 

@@ -74,7 +74,12 @@ def make_plan(
     observation = observe(admin, names, ownership.prune)
     diffs = plan_resources(declared, observation.resources, ownership)
     failed = _unlisted(observation, diffs, ownership)
-    diffs = tuple(diff for diff in diffs if diff.key.kind not in observation.failures or diff.key in failed)
+    # What cannot be described may exist, and may inherit from what the plan changes.
+    diffs = tuple(
+        replace(diff, exists=True) if diff.key.kind in observation.failures else diff
+        for diff in diffs
+        if diff.key.kind not in observation.failures or diff.key in failed
+    )
     plan = Plan(diffs=diffs, failed=failed, observation=observation)
     if rules is not None:
         judged = rules.judge(diffs, observation.resources, partial(impact_of, admin=admin, sums_up=False))

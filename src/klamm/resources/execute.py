@@ -31,6 +31,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError
 from klamm.resources.cluster import config_resource
+from klamm.resources.diff import inherited_from
 from klamm.resources.equality import acl_of
 from klamm.resources.model import ANY_ITERATIONS, Kind, Mark, ResourceKey
 from klamm.resources.replicas import NoPlacementError, new_replicas
@@ -124,10 +125,11 @@ def carry_out(
     if not validate_only:
         _keep_inherited(run, sound)
     unkept = [diff for diff in diffs if diff.problems or diff.key in failed_before or diff.key in run.errors]
-    needed = {name for diff in unkept for change in diff.changes for name in change.inherited_from}
+    needed = {name for diff in unkept if diff.exists for name in inherited_from(diff.declared, existing.get(diff.key))}
+    open_diffs = [diff for diff in run.open(sound) if validate_only or not _is_kept(diff)]
     skipped = {
         diff.key
-        for diff in run.open(sound)
+        for diff in open_diffs
         if diff.key.kind is Kind.BROKER and any(change.key in needed for change in diff.changes)
     }
     is_stopped = False
@@ -135,7 +137,7 @@ def carry_out(
         for kind in kinds:
             due = [
                 diff
-                for diff in run.open(sound)
+                for diff in run.open(open_diffs)
                 if diff.key.kind is kind and diff.is_deletion is is_deletion and diff.key not in skipped
             ]
             if is_stopped:
@@ -148,6 +150,11 @@ def carry_out(
     return ChangeOutcomes(
         errors=run.errors, overrides=run.overrides, skipped=frozenset(skipped), moves=tuple(run.moves)
     )
+
+
+def _is_kept(diff: ResourceDiff) -> bool:
+    """Return whether ``_keep_inherited`` makes all changes of a resource."""
+    return bool(diff.changes) and all(change.inherited_from for change in diff.changes)
 
 
 def _keep_inherited(run: _Run, diffs: Sequence[ResourceDiff]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from klamm.admin.results import PerKeyResult
+from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import PolicyViolationError
-from klamm.resources.diff import Ownership, plan_resources
+from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.execute import carry_out
 from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceKey
 
@@ -87,19 +89,55 @@ def test_inherited_value_is_set_before_the_broker_config_changes(
     assert "" in admin.changed[1:]
 
 
+@pytest.mark.parametrize("declared_value", ["-1", "86400000"])
+def test_declared_value_is_set_once_and_before_the_broker_config_changes(declared_value: str) -> None:
+    """Whether it is the inherited one or another."""
+    admin = RecordingAdmin()
+    audit = replace(DECLARED[1], values={"retention.ms": declared_value})
+    carry_out(cast("AdminClient", admin), plan_resources((DECLARED[0], audit), EXISTING), EXISTING, validate_only=False)
+    assert admin.requests == [{"audit": {"retention.ms": declared_value}}, {"": {"log.retention.ms": "3600000"}}]
+
+
+def test_value_that_a_policy_sets_is_set_before_the_broker_config_changes() -> None:
+    """Also if it is the one that the topic inherits until then."""
+    admin = RecordingAdmin()
+    audit = replace(DECLARED[1], values={"retention.ms": "1000"})
+    default, topic = plan_resources((DECLARED[0], audit), EXISTING)
+    corrected = after_override(topic, PolicyOverride(reason="keep", values={"retention.ms": "-1"}), EXISTING[TOPIC])
+    carry_out(cast("AdminClient", admin), (default, corrected), EXISTING, validate_only=False)
+    assert admin.requests == [{"audit": {"retention.ms": "-1"}}, {"": {"log.retention.ms": "3600000"}}]
+
+
+def test_broker_config_stays_if_a_topic_cannot_be_described() -> None:
+    admin = RecordingAdmin()
+    unknown = {**EXISTING, TOPIC: Existing(values={}, problem="no right")}
+    outcomes = carry_out(cast("AdminClient", admin), plan_resources(DECLARED, unknown), unknown, validate_only=False)
+    assert (admin.changed, outcomes.skipped) == ([], frozenset({DEFAULT}))
+
+
+def test_resource_that_was_changed_before_a_rejected_broker_config_is_not_skipped() -> None:
+    admin = RecordingAdmin(rejects={""})
+    outcomes = carry_out(
+        cast("AdminClient", admin), plan_resources(DECLARED, EXISTING), EXISTING, validate_only=False, keep_going=False
+    )
+    assert (admin.changed, set(outcomes.errors), outcomes.skipped) == (["audit", ""], {DEFAULT}, frozenset())
+
+
 @pytest.mark.parametrize("keep_going", [False, True])
 @pytest.mark.parametrize("is_known_before", [False, True])
+@pytest.mark.parametrize("declared_value", ["-1", "86400000"])
 def test_broker_config_stays_if_the_value_inherited_from_it_cannot_be_set(
-    keep_going: bool, is_known_before: bool
+    declared_value: str, keep_going: bool, is_known_before: bool
 ) -> None:
     """Otherwise a topic whose file keeps its records for ever would lose them."""
     # given
     admin = RecordingAdmin(rejects={"audit"})
+    audit = replace(DECLARED[1], values={"retention.ms": declared_value})
     other = Declared(kind=Kind.BROKER, name="1", values={"log.cleaner.threads": "2"})
     # when
     outcomes = carry_out(
         cast("AdminClient", admin),
-        plan_resources((*DECLARED, other), EXISTING),
+        plan_resources((DECLARED[0], audit, other), EXISTING),
         EXISTING,
         validate_only=False,
         keep_going=keep_going,

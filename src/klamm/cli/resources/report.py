@@ -117,8 +117,10 @@ def _diff_lines(diff: ResourceDiff, plan: Plan) -> list[str]:
 
 def _before(diff: ResourceDiff) -> str:
     """Return what is changed before a resource that was not attempted."""
-    if diff.key.kind is Kind.BROKER and not diff.is_deletion:
-        return "a resource that inherits one of these values"
+    if diff.key.kind is Kind.BROKER:
+        return "a resource that inherits one of these values" + (
+            ", or one of another kind," if diff.is_deletion else ""
+        )
     return "a resource of an earlier kind (see --keep-going)"
 
 

@@ -212,7 +212,7 @@ class _Limit:
 
     def apply(self, answer: ListOffsetsResponse.ListOffsetsPartitionResponse) -> None:
         """Lower the latest offset, and remove that of a record which the consumer cannot read yet."""
-        if answer.error_code or answer.offset < self.offset:
+        if answer.error_code or (answer.offset < self.offset and not self.error_code):
             return
         if self.is_latest and not self.error_code:
             answer.offset = self.offset
@@ -305,8 +305,11 @@ async def _lower_to_last_stable(
     """Lower limits of partitions of one topic to the last stable offset.
 
     A replica names it in the Fetch of a consumer, because it knows the open transactions in its log. It is at most the
-    replica's own high watermark.
+    replica's own high watermark. The response names no partition while the fetch quota of klamm's principal is violated
+    (Kafka's ``FetchContext.getThrottledResponse``), and after an error of the whole request. Clients then ask again.
     """
+    for wanted in at_high_watermark:
+        limits[wanted.partition].error_code = ErrorCode.LEADER_NOT_AVAILABLE
     request = fetch_request(at_high_watermark, _NO_RECORDS, read_committed=True)
     response = await services.own.ask(node_id, request, FetchResponse)
     for each in (each for topic in response.responses for each in topic.partitions):

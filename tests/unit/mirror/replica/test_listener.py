@@ -82,12 +82,16 @@ class Replica:
     offset: int = 120
     """Offset that it returns, whatever is looked up."""
     fetch_error: ErrorCode = ErrorCode.NONE
+    is_throttling: bool = False
+    """Whether the fetch quota of klamm's principal is violated: Kafka then names no partition, and no error."""
     fetches: list[FetchRequest] = field(default_factory=list)
 
     async def ask(self, node_id: int, request: Message, _response: type[Message]) -> Message:
         assert node_id == 1
         if isinstance(request, FetchRequest):
             self.fetches.append(request)
+            if self.is_throttling:
+                return FetchResponse(throttle_time_ms=100, responses=[])
             answer = FetchResponse.PartitionData(
                 error_code=self.fetch_error, last_stable_offset=-1 if self.fetch_error else 100
             )
@@ -167,3 +171,20 @@ def test_unknown_last_stable_offset_is_an_error() -> None:
     answer = replica.look_up(timestamp=-1, isolation=1)
     # then
     assert answer == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [
+        pytest.param(-1, 120, id="latest"),
+        pytest.param(7, 105, id="record in an open transaction"),
+    ],
+)
+def test_offset_is_retried_while_a_throttled_replica_names_no_last_stable_offset(timestamp: int, found: int) -> None:
+    """With the high watermark, a consumer would skip the records of the open transaction."""
+    # given
+    replica = Replica(offset=found, is_throttling=True)
+    # when
+    answer = replica.look_up(timestamp=timestamp, isolation=1)
+    # then
+    assert answer == (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1)

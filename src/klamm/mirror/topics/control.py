@@ -313,6 +313,9 @@ class FlowControl:
         if states.flow is RequestedState.STOPPED:
             self._release()
             return False
+        # In every turn: the topic may be reset and resumed before the next refresh.
+        stopped = {topic for topic, own in states.topics.items() if own is RequestedState.STOPPED}
+        self._deletion.keep_source_offsets(stopped)
         self._note_demoted(states)
         if self._is_published and states != self._published_states:
             self._publish_assignment()  # before the refresh, so that a pause counts although a refresh fails
@@ -625,14 +628,11 @@ class FlowControl:
 
     def _assign(self, selected: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Publish the partitions that exist on both clusters, if they changed. The first refresh always publishes."""
-        assignment = []
-        for name, count in selected.items():
-            remote_name = self._settings.remote_topic(name)
-            if remote_name in counts:
-                assignment.append((name, remote_name, min(count, counts[remote_name])))
-        is_published = self._published == (*assignment, *self._kept) and tuple(assignment) == self._assignment
+        rows = ((topic, self._settings.remote_topic(topic), count) for topic, count in selected.items())
+        assignment = tuple((topic, name, min(count, counts[name])) for topic, name, count in rows if name in counts)
+        is_published = self._published == (*assignment, *self._kept) and assignment == self._assignment
         if not is_published or not self._refresh_due:
-            self._assignment = tuple(assignment)
+            self._assignment = assignment
             self._publish_assignment()
 
     def _assign_existing(self, selected: Mapping[str, int], counts: Mapping[str, int]) -> None:

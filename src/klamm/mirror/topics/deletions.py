@@ -17,8 +17,9 @@ The start of each grace period and the deletions of the past hour are kept in me
 both again, so it can only delay a deletion of a topic. Grace periods also start again after the topics were not
 refreshed for some time: the source does not answer, the flow is stopped, or another process mirrors it. After a
 deletion, the source offsets of the topic are deleted too. A later source topic with that name is mirrored from its
-beginning, but not before. If the mirror ends in between, they stay, and such a topic is STOPPED as one that was created
-again.
+beginning, but not before. They stay if, before they are deleted, the mirror ends, an operator stops the flow or the
+topic, or another process mirrors the flow: from then on, they may be those of a reset or of a later topic. Otherwise, a
+later topic is STOPPED as one that was created again.
 """
 
 from __future__ import annotations
@@ -163,11 +164,11 @@ class TopicDeletion:
                 "under another alias, or delete remote topics yourself",
                 self._settings.name, self._settings.source.alias, cluster_id, self._cluster_id,
             )  # fmt: skip
-            self.start_again()
+            self._gone_since.clear()
             return ()
         longest_s = max(_LONGEST_GAP * self._settings.refresh_topics_interval.total_seconds(), _SHORTEST_GAP_S)
         if now - self._looked_at > longest_s:
-            self.start_again()
+            self._gone_since.clear()
         self._looked_at = now
         planned = plan_deletions(self._settings, set(self._mirrored(self._settings)).difference(kept), source, target)
         missing = missing_topics(self._source, planned)
@@ -200,8 +201,17 @@ class TopicDeletion:
         return {topic: count for topic, count in topics.items() if topic not in self._unforgotten}
 
     def start_again(self) -> None:
-        """Start all grace periods again, because the topics are not refreshed for some time."""
+        """Start all grace periods again and keep all source offsets: the flow is stopped, or another process has it."""
         self._gone_since.clear()
+        self._unforgotten.clear()
+
+    def keep_source_offsets(self, topics: Collection[str]) -> None:
+        """Delete no source offsets of these topics for a past deletion: a reset may set them.
+
+        Args:
+            topics: Source topics that an operator stopped.
+        """
+        self._unforgotten.difference_update(topics)
 
     def _note(self, planned: Mapping[str, str], now: float) -> None:
         """Start the grace periods of topics that are newly gone, and cancel those of the others."""

@@ -20,7 +20,7 @@ from klamm.properties import SettingsError
 from tests.support.mirror_fakes import FakeCluster, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from klamm.mirror.settings.flow import FlowSettings
 
@@ -268,6 +268,56 @@ def test_failed_source_offset_deletion_is_retried_before_new_topic_is_mirrored(
     run.is_read_only = False
     # then
     assert run.after(1) == {"A.orders"}
+    assert run.mirrored == set()
+
+
+def stop_topic(run: Run) -> None:
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.STOPPED))
+    run.control.turn()
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.RUNNING))
+
+
+def stop_flow(run: Run) -> None:
+    run.states.change(lambda states: states.with_flow(RequestedState.STOPPED))
+    run.control.turn()
+    run.states.change(lambda states: states.with_flow(RequestedState.RUNNING))
+
+
+def let_another_process_mirror(run: Run) -> None:
+    run.claim.let_go(holder="there")
+    run.control.turn()
+    run.claim.hold(math.inf, was_taken=True)
+
+
+@pytest.mark.parametrize("interrupt", [stop_topic, stop_flow, let_another_process_mirror])
+def test_source_offsets_of_an_interrupted_deletion_are_kept(interrupt: Callable[[Run], None]) -> None:
+    """They may be those of a reset, or of the new topic, which another process mirrored."""
+    # given
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.is_read_only = True
+    assert run.after(61) == set()
+    # when
+    interrupt(run)  # within one refresh interval
+    run.source.topics["orders"] = 1
+    run.is_read_only = False
+    # then
+    assert run.after(2) == {"A.orders"}
+    assert run.mirrored == {"orders"}
+
+
+def test_failed_source_offset_deletion_is_retried_after_a_time_without_refreshes() -> None:
+    # given
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.is_read_only = True
+    run.after(61)
+    # when
+    run.now += 61
+    run.after(1)
+    run.is_read_only = False
+    # then
+    run.after(1)
     assert run.mirrored == set()
 
 

@@ -447,7 +447,8 @@ def _whole(_version: int, frame: memoryview, _position: int) -> bytes:
 
 
 def _route(key: ApiKey, request: type[Message], handle: Any, min_version: int, max_version: int) -> Route:
-    return Route(api=Api(key=key, min_version=min_version, max_version=max_version), request=request, handle=handle)
+    api = Api(key=key, min_version=min_version, max_version=max_version)
+    return Route(api=api, request=request, handle=handle, may_wait=key is ApiKey.FETCH)
 
 
 def _relayed(key: ApiKey, handle: Any, max_version: int = 32767) -> Route:

@@ -39,7 +39,9 @@ class Standing(StrEnum):
     IN_LINE = "in line"
     """The client received the values in force and supports each of their keys."""
     PENDING = "pending"
-    """The client supports dynamic configs, but has not requested them since the values changed."""
+    """The client supports dynamic configs, but has not requested them since the values changed, or since the server
+    started.
+    """
     ENFORCED = "enforced"
     """The client did not register some keys that apply to it, and the broker enforces all of them."""
     IGNORES = "ignores"
@@ -91,7 +93,7 @@ class ClientView:
     @property
     def standing(self) -> Standing:
         """Relation of the client to the configs set for it."""
-        if self.registered and self.client.fetched is not None and dict(self.client.fetched) != dict(self.effective):
+        if self._is_pending:
             return Standing.PENDING
         if not self.effective:
             return Standing.NOTHING_SET
@@ -100,6 +102,16 @@ class ClientView:
         if self.ignored:
             return Standing.IGNORES
         return Standing.ENFORCED if Compliance.ENFORCED in self.compliance.values() else Standing.IN_LINE
+
+    @property
+    def _is_pending(self) -> bool:
+        """Whether the client still has to request the current values.
+
+        Registrations are stored, but the fetched configs are only known since the server started.
+        """
+        if self.client.fetched is None:
+            return Compliance.FOLLOWS in self.compliance.values()
+        return bool(self.registered) and dict(self.client.fetched) != dict(self.effective)
 
     def document(self) -> dict[str, Any]:
         """Return the view as a JSON object."""

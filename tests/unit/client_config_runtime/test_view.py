@@ -20,6 +20,8 @@ APP = ClientConfigEntity.of_client("alice", "app")
         (("acks",), {}, (), Standing.NOTHING_SET),
         (("acks",), {"acks": "all"}, (("acks", "all"),), Standing.IN_LINE),
         (("acks",), {"acks": "all"}, (), Standing.PENDING),
+        (("acks",), {"acks": "all"}, None, Standing.PENDING),
+        (("acks",), {"session.timeout.ms": "9000"}, None, Standing.NOT_CONCERNED),
         (("acks",), {}, (("acks", "all"),), Standing.PENDING),
         (("acks",), {"session.timeout.ms": "9000"}, (("session.timeout.ms", "9000"),), Standing.NOT_CONCERNED),
         (("session.timeout.ms",), {"heartbeat.interval.ms": "9"}, None, Standing.IGNORES),
@@ -63,8 +65,9 @@ def test_client_ignores_only_configs_of_its_kinds(
     # given
     effective = {"acks": "all", "session.timeout.ms": "9000"}
     image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
+    client = seen_client(kinds=frozenset(kinds), fetched=tuple(effective.items()) if registered else None)
     # when
-    (view,) = view_clients([seen_client(kinds=frozenset(kinds))], image, lambda _: effective)
+    (view,) = view_clients([client], image, lambda _: effective)
     # then
     assert (view.ignored, view.standing) == (ignored, standing)
 
@@ -85,7 +88,11 @@ def test_enforced_key_is_not_ignored(
     # given
     effective = {"acks": "all", "session.timeout.ms": "9000"}
     image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
-    client = seen_client(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), protocols=frozenset(protocols))
+    client = seen_client(
+        kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}),
+        protocols=frozenset(protocols),
+        fetched=tuple(effective.items()) if registered else None,
+    )
     # when
     (view,) = view_clients([client], image, lambda _: effective, lambda _: Enforced(is_on=True))
     # then

@@ -73,6 +73,7 @@ _MAX_DIRECTORIES: Final = 1000
 _MAX_OPENED: Final = 100
 """Closed logs that are opened for one page to read their end. Lags beyond them are unknown."""
 _FULL: Final = 0.95
+"""Used share of a disk from which on the page has a warning. Blocks reserved for root do not count."""
 
 
 class BrokerPage:
@@ -177,7 +178,7 @@ class BrokerPage:
         except OSError as error:
             warnings.append(f"The data directory cannot be read: {error.strerror or error}")
         else:
-            if room.used > _FULL * room.total:
+            if room.used > _FULL * (room.used + room.free):
                 warnings.append(f"The disk of the data directory has only {size_text(room.free)} left")
         return warnings
 

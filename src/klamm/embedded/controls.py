@@ -95,7 +95,7 @@ class BrokerFault:
 
     @property
     def count(self) -> int:
-        """Number of requests that the fault has affected so far.
+        """Number of requests that the fault has affected so far. Removing the fault does not change it.
 
         After the broker's process has ended: the number that the last call of this property or of ``remove`` has read.
         """

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _ACKS: Final = {"0": 0, "1": 1, "-1": -1, "all": -1}
 _LONGEST_DELAY_S: Final = 24 * 3600.0
+_MAX_REMOVED: Final = 10_000
+"""Number of removed faults whose counts are kept."""
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
     {
         "api": (str,),
@@ -164,6 +166,8 @@ class FaultQueue:
     def __init__(self, draw: Callable[[], float]) -> None:
         self._draw = draw
         self._injected: dict[int, InjectedFault] = {}
+        self._removed: dict[int, InjectedFault] = {}
+        """The last faults that were removed, whose counts can still be read."""
         self._next = 1
 
     def __iter__(self) -> Iterator[InjectedFault]:
@@ -182,16 +186,22 @@ class FaultQueue:
         return injected
 
     def get(self, number: int) -> InjectedFault | None:
-        """Return a fault by its number; None if it was removed or never existed."""
-        return self._injected.get(number)
+        """Return a fault by its number, also one of the last 10,000 removed ones; None if it is unknown."""
+        return self._injected.get(number) or self._removed.get(number)
 
     def remove(self, number: int) -> None:
         """Remove a fault. Unknown numbers are ignored."""
-        self._injected.pop(number, None)
+        injected = self._injected.pop(number, None)
+        if injected is None:
+            return
+        self._removed[number] = injected
+        if len(self._removed) > _MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
 
     def clear(self) -> None:
         """Remove all faults."""
-        self._injected.clear()
+        for number in tuple(self._injected):
+            self.remove(number)
 
     def select(
         self,

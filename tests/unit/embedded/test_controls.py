@@ -104,6 +104,18 @@ def test_fault_in_a_with_statement_ends_with_it(broker: klamm.Broker) -> None:
     assert fault.count == 3
 
 
+def test_count_is_kept_when_all_faults_are_cleared(broker: klamm.Broker) -> None:
+    # given
+    broker.create_topic("cleared")
+    fault = broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="cleared")
+    with client(broker) as wire, pytest.raises(RejectedError):
+        wire.produce("cleared", 0, batch(b"1"))
+    # when
+    broker.clear_faults()
+    # then
+    assert fault.count == 1
+
+
 def test_dropped_connection_after_serving_keeps_the_records(broker: klamm.Broker) -> None:
     broker.create_topic("lost")
     broker.inject("Produce", drop_connection=True, after_serving=True)

@@ -108,6 +108,20 @@ def test_unlimited_fault_ends_when_removed() -> None:
     assert select(faults).code == 0
 
 
+def test_counts_of_the_last_removed_faults_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr("klamm.faults.fault._MAX_REMOVED", 2)
+    faults = queue(fault(error=6, times=None), fault(error=7), fault(error=8))
+    select(faults)
+    # when
+    faults.remove(2)
+    faults.clear()
+    # then
+    assert not select(faults)
+    kept = [faults.get(number) for number in (1, 2, 3)]
+    assert [None if each is None else each.count for each in kept] == [1, None, 0]
+
+
 def test_faults_affect_successive_requests() -> None:
     faults = queue(fault(error=6), fault(drop_connection=True), fault(error=7))
     decisions = [select(faults) for _ in range(3)]

@@ -19,6 +19,7 @@ from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime import PolicyRuntime
 from klamm.policy_runtime.guard import make_instance
 from klamm.policy_runtime.metrics import report_decisions
+from klamm.policy_runtime.service import Decided
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
@@ -138,6 +139,32 @@ async def test_rules_of_a_rejected_change_are_not_used_later(file: Callable[[str
         await asyncio.sleep(0)
         # then
         assert await is_allowed(runtime, "c-1")
+
+
+async def test_failures_of_an_unused_policy_are_reported_as_zero(file: Callable[[str], dict[str, str]]) -> None:
+    # given
+    page = Page()
+    async with running({**POLICY, **file("a"), "create.topic.policy.mode": "audit"}) as runtime:
+        # when
+        report_decisions(page, runtime.policies)
+    # then
+    lines = [line for line in page.text().splitlines() if line.startswith("klamm_policy_decisions_total{")]
+    assert lines == [
+        f'klamm_policy_decisions_total{{policy="create.topic",mode="audit",action="{action}"}} 0'
+        for action in ("fail", "timeout")
+    ]
+
+
+async def test_counted_failures_replace_the_zero(file: Callable[[str], dict[str, str]]) -> None:
+    # given
+    page = Page()
+    async with running({**POLICY, **file("a")}) as runtime:
+        runtime.policies.decisions[Decided("create.topic", "enforce", "fail")] = 3
+        # when
+        report_decisions(page, runtime.policies)
+    # then
+    assert page.text().count('action="fail"') == 1
+    assert 'mode="enforce",action="fail"} 3' in page.text()
 
 
 @pytest.mark.parametrize("text", [None, "rules: ["])

@@ -65,6 +65,11 @@ def families(text: str) -> set[str]:
     return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
 
 
+def alert_expressions() -> list[str]:
+    rules: Any = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text(encoding="utf-8"))
+    return [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
 def family_of(name: str) -> str:
     return name.removesuffix("_bucket")
 
@@ -78,11 +83,16 @@ def test_panels_use_exported_metrics(program: str, exported: dict[str, set[str]]
 
 @pytest.mark.process
 def test_alerts_use_exported_metrics(exported: dict[str, set[str]]) -> None:
-    rules: Any = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text(encoding="utf-8"))
-    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    expressions = alert_expressions()
     names = {name for expression in expressions for name in NAME.findall(expression)}
-    assert len(expressions) == 11
+    assert len(expressions) == 12
     assert names - set().union(*exported.values()) <= RARE
+
+
+@pytest.mark.parametrize("program", PANELS)
+def test_an_alert_covers_a_program_that_has_ended(program: str) -> None:
+    jobs = [job for expression in alert_expressions() for job in re.findall(r'\bup\{job=~"([^"]+)"\}', expression)]
+    assert any(re.fullmatch(job, f"klamm-{program}") for job in jobs)
 
 
 @pytest.mark.parametrize("program", PANELS)

@@ -104,9 +104,14 @@ class ClusterInfo:
         return [node_id for node_id in replicas if node_id in self.down]
 
     def coordinator(self, key: str) -> int:
-        """Return the broker id that coordinates a group id or transactional id."""
-        moved_to = self.moved_coordinators.get(key)
-        return coordinator_for(key, self.node_ids) if moved_to is None or moved_to in self.down else moved_to
+        """Return the broker id that coordinates a group id or transactional id.
+
+        As in Kafka, only the keys of a broker that is down move to others.
+        """
+        node_id = self.moved_coordinators.get(key)
+        if node_id is None or node_id in self.down:
+            node_id = coordinator_for(key, [node.node_id for node in self.nodes])
+        return coordinator_for(key, self.node_ids) if node_id in self.down else node_id
 
     def _live(self, nodes: tuple[AdvertisedBroker, ...]) -> Sequence[AdvertisedBroker]:
         return [node for node in nodes if node.node_id not in self.down] if self.down else nodes

@@ -62,6 +62,18 @@ def test_coordinator_and_leader_move_away_from_stopped_broker() -> None:
     assert coordinator not in three.node_ids
 
 
+def test_stopped_broker_moves_only_its_own_coordinators() -> None:
+    # given
+    three = cluster(1, 2, 3)
+    before = {key: three.coordinator(key) for key in (f"group-{number}" for number in range(300))}
+    # when
+    three.down = frozenset({3})
+    # then
+    moved = {key: three.coordinator(key) for key in before if three.coordinator(key) != before[key]}
+    assert set(moved) == {key for key, node_id in before.items() if node_id == 3}
+    assert set(moved.values()) == {1, 2}
+
+
 def test_moved_coordinator_moves_on_when_its_broker_goes_down() -> None:
     two = cluster(1, 2)
     for node_id in (1, 2):

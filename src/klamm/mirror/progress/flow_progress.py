@@ -263,9 +263,11 @@ class _Flow:
     state: FlowState = FlowState.STARTING
     reason: str = ""
     expected: frozenset[tuple[str, int]] | None = None
-    """Partitions that the flow is to copy and that count for its progress. None: not planned yet."""
+    """Partitions that the flow is to copy and that count for its progress. None: not planned yet, or released."""
     wanted: frozenset[tuple[str, int]] = frozenset()
     """All partitions that the flow is to copy. Empty: not limited."""
+    was_released: bool = False
+    """Whether the flow was released since it was to copy partitions: their source ends may be out of date."""
     partitions: dict[tuple[str, int], PartitionStatus] = field(default_factory=dict)
     order: list[tuple[str, int]] = field(default_factory=list)
     """Sorted keys of ``partitions``. Rebuilt when partitions were added."""
@@ -348,6 +350,9 @@ class MirrorStatus:
             counted = all_wanted | state.wanted
             state.expected, state.wanted, state.totals = wanted, all_wanted, _Totals()
             if all_wanted:
+                if state.was_released:
+                    state.partitions = {key: replace(row, end_offset=-1) for key, row in state.partitions.items()}
+                    state.was_released = False
                 # A topic that is no longer mirrored is no longer shown. Its counters remain until the next plan,
                 # for the last report of its task.
                 state.partitions = {key: each for key, each in state.partitions.items() if key in all_wanted}
@@ -359,13 +364,29 @@ class MirrorStatus:
                 if self._counts(flow, key[0]):
                     state.totals.add(state.partitions.get(key), expected=key in wanted)
 
+    def release(self, flow: str, *, is_taken: bool = False) -> None:
+        """Record that a flow copies nothing and that its lag is unknown, until it is to copy partitions again.
+
+        Args:
+            flow: Name of the flow.
+            is_taken: Whether another process mirrors it. The progress of this process is then no longer shown.
+        """
+        with self._lock:
+            state = self._flows[flow]
+            state.expected, state.wanted, state.totals, state.was_released = None, frozenset(), _Totals(), True
+            if is_taken:
+                state.partitions, state.rates, state.order = {}, {}, []
+                state.moving.clear()
+            for key, row in state.partitions.items():
+                if self._counts(flow, key[0]):
+                    state.totals.add(row, expected=False)
+
     def topics(self, flow: str) -> frozenset[str] | None:
         """Return the source topics that a flow mirrors, without those that are stopped. None: not known yet."""
         with self._lock:
             state = self._flows[flow]
-            if state.expected is None:
-                return None
-            return frozenset(topic for topic, _ in state.wanted | state.partitions.keys())
+            topics = frozenset(topic for topic, _ in state.wanted | state.partitions.keys())
+            return None if state.expected is None and not topics else topics
 
     def partitions(self, flow: str) -> tuple[PartitionStatus, ...]:
         """Return the current status of the partitions of a flow that tasks have reported."""

@@ -178,16 +178,17 @@ class Coordinator:
 
         Args:
             flow: Name of the flow.
-            share: Partitions and settings. None, or a share without partitions, means that the flow copies
-                nothing.
+            share: Partitions and settings. None, or a share without partitions, releases the flow: it copies
+                nothing, and its lag is unknown.
         """
         with self._changed:
             before = self._shares.get(flow)
             if share is None or not share.partitions:
                 self._shares.pop(flow, None)
+                self._status.release(flow)
             else:
                 self._shares[flow] = share
-            self._status.expect(flow, [(p.topic, p.partition) for p in share.partitions] if share else [])
+                self._status.expect(flow, [(p.topic, p.partition) for p in share.partitions])
             if self._shares.get(flow) == before:
                 return
             self._version += 1

@@ -375,6 +375,8 @@ class FlowControl:
         """Release the flow, because another process mirrors it. That process may change the requested states."""
         self._times_taken = self._claim.times_taken
         self._release()
+        # In each turn, because tasks may report progress until they have ended.
+        self._status.release(self._settings.name, is_taken=True)
         self._has_internal_topics = self._has_other_topics = False
 
     def _release(self) -> None:
@@ -595,10 +597,8 @@ class FlowControl:
                 logger.info("%s: topic %s has %d partitions now", self._settings.name, name, counts[name])
                 grown[name] = counts[name]
             else:
-                alias = self._settings.target.alias
-                self._note_rejection(
-                    name, rejected, f"grow topic {name} to {counts[name]} partitions on cluster {alias}"
-                )
+                action = f"grow topic {name} to {counts[name]} partitions on cluster {self._settings.target.alias}"
+                self._note_rejection(name, rejected, action)
         return grown
 
     def _note_rejection(self, remote_topic: str, rejected: KafkaApiError, operation: str) -> None:
@@ -666,7 +666,10 @@ class FlowControl:
         self._request({topic: state for topic, state in by_topic.items() if state is not RequestedState.RUNNING})
         self._is_published = True
         self._published = tuple(rows)
-        self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
+        copied = tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED)
+        self._publish(copied)
+        if not copied:  # published like the release of the flow, but here nothing is left to copy
+            self._status.expect(self._settings.name, ())
 
     def _state_of(self, topic: str, states: RequestedStates, selected: Collection[str]) -> RequestedState:
         """Return the state of a source topic. One that is not selected is only kept: klamm leads its remote topic.
@@ -693,11 +696,8 @@ class FlowControl:
 
     def _unsynced_topics(self) -> frozenset[str]:
         """Return the source topics that the flow selects but does not sync: they are stopped or handed over."""
-        held = {
-            topic
-            for topic, state in self._published_states.topics.items()
-            if state is RequestedState.STOPPED or state.is_promoted
-        }
+        states = self._published_states.topics
+        held = {topic for topic, own in states.items() if own is RequestedState.STOPPED or own.is_promoted}
         return frozenset(held.union(topic for topic, _, _ in self._assignment)).difference(self._mirrored_topics())
 
 

@@ -154,8 +154,37 @@ def test_unmirrored_topic_is_removed_from_progress() -> None:
     assert (progress.stopped, progress.copied, progress.total, progress.lag) == ((), 2, 5, 3)
     status.update("s", [row(0, 1, 1, state="WAITING", reason="the last word of its task")])
     assert [partition.partition for partition in only(status).partitions] == [1]
-    status.expect("A->B", [])
-    assert only(status).partitions, "of a flow that failed it is shown how far it was"
+
+
+def test_released_flow_is_not_done_and_keeps_its_progress_without_lag() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    status.update("s", [row(0, 10, 10)])
+    # when
+    status.release("A->B")
+    # then
+    progress = only(status)
+    assert (progress.is_done, progress.lag, progress.copied, progress.total) == (False, None, 10, 10)
+    assert status.topics("A->B") == frozenset({"t"})
+    # when
+    status.expect("A->B", [("t", 0)])
+    # then
+    assert not only(status).is_done, "the source may have new records"
+    status.update("t", [row(0, 10, 15)])
+    assert only(status).lag == 5
+
+
+def test_flow_that_another_process_took_shows_no_partitions() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    status.update("s", [row(0, 0, 5, records=5)])
+    # when
+    status.release("A->B", is_taken=True)
+    # then
+    assert (only(status).partitions, only(status).lag, only(status).total) == ((), None, 0)
+    assert status.topics("A->B") is None
 
 
 def test_copied_count_of_recreated_topic_is_capped_at_total() -> None:

@@ -86,6 +86,18 @@ def test_lease_assigns_partitions_to_slots(coordinator: Coordinator) -> None:
     planner.close()
 
 
+def test_flow_that_publishes_nothing_is_not_done() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    coordinator = Coordinator(status, lease_s=60.0, tasks_max={"A->B": 2})
+    coordinator.publish("A->B", share(1))
+    # when
+    coordinator.publish("A->B", share(0))
+    # then
+    (progress,) = status.snapshot()
+    assert (progress.is_done, progress.lag) == (False, None)
+
+
 def after_first_lease(coordinator: Coordinator) -> tuple[ChannelClient, ChannelClient]:
     """Return the channels of the planner and of a task that has ended its lease and keeps the session ``s1``."""
     coordinator.publish("A->B", share(1))

@@ -33,6 +33,7 @@ from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import InvalidConfigError
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster, done, rejection
+from tests.support.mirror_status import progress_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -565,6 +566,33 @@ def test_claim_that_no_other_process_took_keeps_assignment() -> None:
     run.claim.hold(float("inf"))
     run.control.turn()
     assert run.published == [(("orders", "A.orders", 1),)]
+
+
+def test_flow_that_another_process_takes_is_not_done_and_has_no_lag() -> None:
+    # given
+    run = Run(FakeCluster(orders=1), FakeCluster())
+    run.run_once()
+    run.status.expect("A->B", [("orders", 0)])
+    run.status.update("task", [progress_row(next_offset=10, end_offset=1000)])
+    # when
+    run.claim.let_go(holder="there, process 1")
+    assert run.run_once()[0] is FlowState.STANDBY
+    # then
+    run.status.update("task", [progress_row(next_offset=20, end_offset=1000)])
+    run.run_once()
+    assert (run.progress().is_done, run.progress().lag, run.progress().partitions) == (False, None, ())
+
+
+def test_flow_whose_topics_are_all_stopped_is_done() -> None:
+    # given
+    run = Run(FakeCluster(orders=1), FakeCluster())
+    run.run_once()
+    # when
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.STOPPED))
+    run.run_once()
+    # then
+    assert run.published[-1] == ()
+    assert (run.progress().is_done, run.progress().lag) == (True, 0)
 
 
 def test_flow_that_cannot_be_claimed_waits_with_reason() -> None:

@@ -177,6 +177,11 @@ class FlowSettings:
             return self.selection.includes(topic)
         return True
 
+    @property
+    def syncs_cluster(self) -> ClusterSettings:
+        """Cluster that holds the offset syncs."""
+        return self.source if self.syncs_location is SyncsLocation.SOURCE else self.target
+
     def with_timeout(self, timeout_ms: int | None) -> FlowSettings:
         """Return the flow with a time limit in milliseconds for each call and request. None keeps those of the file."""
         if timeout_ms is None:

@@ -9,7 +9,7 @@ import logging
 import re
 from dataclasses import field, replace
 from datetime import timedelta
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final
 
 from klamm.config_providers import resolve
@@ -20,9 +20,13 @@ from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flo
 from klamm.mirror.settings.definitions import (
     DEPRECATED,
     EMIT_HEARTBEATS,
+    EMIT_OFFSET_SYNCS,
     MAX_BYTES_PER_SECOND,
     REPLICA_LISTENERS,
     REPLICA_NODE_ID,
+    SOURCE_ALIAS,
+    TARGET_ALIAS,
+    SyncsLocation,
     parse_seconds,
 )
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
@@ -169,6 +173,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
     _check_offsets_apart(flows)
+    _check_syncs_apart(flows)
     _check_brokers_apart(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
@@ -323,6 +328,24 @@ def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:
                 f"{flow.source_offsets_topic}: expected one of them to differ, because their source offsets would "
                 "overwrite each other"
             )
+
+
+def _check_syncs_apart(flows: Sequence[FlowSettings]) -> None:
+    """Reject flows that would translate group offsets by the offset syncs of each other.
+
+    Raises:
+        SettingsError: Two flows have the same topic of offset syncs, and at least one of them translates group offsets.
+    """
+    for flow, other in combinations(flows, 2):
+        place, place_of_other = ((each.syncs_cluster.alias, each.syncs_topic) for each in (flow, other))
+        if flow.syncs_topic is None or place != place_of_other or not (flow.groups or other.groups):
+            continue
+        alias = TARGET_ALIAS if other.syncs_location is SyncsLocation.SOURCE else SOURCE_ALIAS
+        raise SettingsError(
+            f"{flow.name} and {other.name} both have the topic {flow.syncs_topic} on cluster "
+            f"{flow.syncs_cluster.alias} for their offset syncs, so that groups would skip records: expected another "
+            f"alias in its name, such as by {other.name}.{alias.key}, or {EMIT_OFFSET_SYNCS.key}=false for one of them"
+        )
 
 
 def _check_brokers_apart(flows: Sequence[FlowSettings]) -> None:

@@ -329,6 +329,45 @@ def test_flows_overwriting_each_others_source_offsets_are_rejected() -> None:
         settings(both + "offset.storage.topic=mine\n")
 
 
+TO_TWO_TARGETS = "clusters=A,B,C\nC.bootstrap.servers=c:1\nA->C.enabled=true\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "target.cluster.alias=dr\n",
+        "source.cluster.alias=\ntarget.cluster.alias=\nreplication.policy.separator=\n",
+        "target.cluster.alias=dr\nA->B.emit.checkpoints.enabled=false\n",
+    ],
+)
+def test_flows_with_the_same_topic_of_offset_syncs_are_rejected(more: str) -> None:
+    expected = r"A->B and A->C both have the topic mm2-offset-syncs.*internal on cluster A .* A->C.target.cluster.alias"
+    with pytest.raises(SettingsError, match=expected):
+        settings(TO_TWO_TARGETS + more)
+
+
+def test_flows_with_the_same_topic_of_offset_syncs_on_the_target_are_rejected() -> None:
+    both = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nsource.cluster.alias=eu\n"
+    with pytest.raises(
+        SettingsError, match=r"on cluster B for their offset syncs.* such as by C->B.source.cluster.alias"
+    ):
+        settings(f"{both}offset-syncs.topic.location=target\n")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "A->C.target.cluster.alias=c\n",
+        "A->C.emit.offset-syncs.enabled=false\n",
+        "emit.checkpoints.enabled=false\n",
+        "A->C.offset-syncs.topic.location=target\n",
+        "klamm.offsets=preserve\n",
+    ],
+)
+def test_flows_whose_offset_syncs_are_apart_or_unused_may_have_the_same_alias(more: str) -> None:
+    assert len(settings(f"{TO_TWO_TARGETS}target.cluster.alias=dr\n{more}").flows) == 2
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -120,7 +120,7 @@ class FlowSettings:
     on_source_loss: OnSourceLoss
     """``klamm.on.source.loss``, a klamm extension."""
     flows_in_same_topics: tuple[FlowSettings, ...] = ()
-    """Other flows to the same target that keep the names of topics, too. Where they select a topic, they share it."""
+    """Other flows to the same target that do not keep offsets either; see ``flows_sharing``."""
     preserves_offsets: bool = False
     """Whether records keep their offsets (``klamm.offsets=preserve``, a klamm extension)."""
     offsets_by: OffsetsBy = OffsetsBy.AUTO
@@ -161,15 +161,23 @@ class FlowSettings:
     def flows_sharing(self, topic: str) -> list[FlowSettings]:
         """Return the other flows that write to the remote topic of a source topic if their clusters have the topic.
 
-        A flow whose custom topic filter fails counts: it may select the topic.
+        These keep the names of topics, too, or have the same ``source.cluster.alias``. A flow whose custom topic filter
+        fails counts: it may select the topic.
         """
-        if not self.flows_in_same_topics or self.remote_topic(topic) != topic:  # heartbeats do not keep their name
+        if not self.flows_in_same_topics:
             return []
-        return [flow for flow in self.flows_in_same_topics if flow.may_select(topic)]
+        remote_topic = self.remote_topic(topic)
+        return [flow for flow in self.flows_in_same_topics if flow.may_write(topic, remote_topic)]
 
     def shared_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Return the source topics whose remote topics have ``flows_sharing``."""
         return tuple(topic for topic in topics if self.flows_sharing(topic))
+
+    def may_write(self, topic: str, remote_topic: str) -> bool:
+        """Return whether the flow mirrors a topic to a remote topic. False for a custom policy that fails."""
+        with contextlib.suppress(Exception):  # reported when the flow names its topics
+            return self.remote_topic(topic) == remote_topic and self.may_select(topic)
+        return False
 
     def may_select(self, topic: str) -> bool:
         """Return whether the flow selects a topic. True for a custom topic filter that fails."""

@@ -304,8 +304,8 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
 
 def _sharing(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
     """Return the flows, each with the others that may write to the same remote topics."""
-    keeping = [flow for flow in flows if flow.keeps_names and not flow.preserves_offsets]
-    others = {flow.name: tuple(each for each in keeping if _share_target(flow, each)) for flow in keeping}
+    sharing = [flow for flow in flows if not flow.preserves_offsets]
+    others = {flow.name: tuple(each for each in sharing if _share_target(flow, each)) for flow in sharing}
     return tuple(replace(flow, flows_in_same_topics=others.get(flow.name, ())) for flow in flows)
 
 

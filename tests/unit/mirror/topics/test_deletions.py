@@ -39,12 +39,22 @@ def flow(**more: str) -> FlowSettings:
     return parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
 
 
-def test_remote_topic_that_another_flow_selects_is_kept() -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "prefix"),
+    [("replication.policy.class", "IdentityReplicationPolicy", ""), ("source.cluster.alias", "eu", "eu.")],
+)
+def test_remote_topic_that_another_flow_selects_is_kept(key: str, value: str, prefix: str) -> None:
     """It holds the records of the other source, too."""
     more = {"clusters": "A,B,C", "C.bootstrap.servers": "c:1", "C->B.enabled": "true", "C->B.topics": "orders"}
-    settings = flow(**more, replication_policy_class="IdentityReplicationPolicy")
+    settings = flow(**more, **{key: value})
     topics = ("orders", "users")
-    assert plan_deletions(settings, topics, {"other"}, topics) == {"users": "users"}
+    remote_topics = {f"{prefix}{topic}" for topic in topics}
+    assert plan_deletions(settings, topics, {"other"}, remote_topics) == {"users": f"{prefix}users"}
+
+
+def test_remote_topic_is_deleted_although_another_flow_selects_its_name() -> None:
+    more = {"clusters": "A,B,C", "C.bootstrap.servers": "c:1", "C->B.enabled": "true"}
+    assert plan_deletions(flow(**more), ["users"], {"other"}, {"A.users", "C.users"}) == {"users": "A.users"}
 
 
 class Run:

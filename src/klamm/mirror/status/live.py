@@ -17,7 +17,7 @@ import logging
 import socket
 import threading
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
@@ -28,7 +28,9 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, topic_configs
 from klamm.mirror.operations.commands import MirrorCommandError
 from klamm.mirror.progress.flow_progress import FlowState
-from klamm.mirror.settings.definitions import IncrementalAlterConfigs
+from klamm.mirror.records.requested_states import RequestedState
+from klamm.mirror.replica.placement import led_by_brokers
+from klamm.mirror.settings.definitions import SYNC_TOPIC_CONFIGS, IncrementalAlterConfigs
 from klamm.mirror.settings.mirror import ALLOW_COMMANDS
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import flow_values, render
@@ -135,6 +137,7 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+NOT_SYNCED: Final = f"not synced ({SYNC_TOPIC_CONFIGS.enabled.key})"
 _COMPARE_EVERY_S: Final = 30.0
 _FIRST_COMPARISON_S: Final = 3.0
 _PAUSE_IN_PROPORTION: Final = 50
@@ -319,9 +322,13 @@ def pause_after(took_s: float) -> float:
 
 
 def _topics(flow: str, status: MirrorStatus) -> list[str]:
-    """Return the source topics of a flow for which tasks have reported progress."""
-    flows = (progress for progress in status.snapshot() if progress.flow == flow)
-    return sorted({partition.topic for progress in flows for partition in progress.partitions})
+    """Return the source topics of a flow for which tasks have reported progress, without stopped and promoted ones."""
+    progress = next(progress for progress in status.snapshot() if progress.flow == flow)
+    if progress.state is FlowState.STOPPED:
+        return []
+    states = {topic: RequestedState(state) for topic, state in progress.topic_states}
+    unsynced = {topic for topic, own in states.items() if own is RequestedState.STOPPED or own.is_promoted}
+    return sorted({partition.topic for partition in progress.partitions} - unsynced)
 
 
 def differences_of(
@@ -329,9 +336,15 @@ def differences_of(
 ) -> tuple[ConfigDifference, ...]:
     """Return the config differences of all topics whose configs can be described on both clusters.
 
+    Topics that were handed over to brokers are left out: their configs are not synced.
+
     Raises:
         ConnectionError, TimeoutError: A cluster is unavailable.
+        KafkaApiError: The target does not describe a topic, if klamm is a broker of it.
     """
+    if flow.replica is not None:
+        handed_over = led_by_brokers(target, [flow.remote_topic(topic) for topic in topics], flow.replica.node_id)
+        topics = [topic for topic in topics if flow.remote_topic(topic) not in handed_over]
     if not topics:
         return ()
     replaces = flow.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
@@ -344,4 +357,6 @@ def differences_of(
             continue
         configs = entries.values(), others.values()
         out += config_differences(remote_topic, *configs, flow.config_filter, replaces=replaces)
+    if not flow.sync_topic_configs_enabled:
+        out = [replace(row, rule=NOT_SYNCED, is_drift=False) if row.is_drift else row for row in out]
     return tuple(out)

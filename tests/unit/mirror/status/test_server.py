@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.mirror.operations.commands import MirrorCommands
-from klamm.mirror.progress.flow_progress import GroupStatus, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowState, GroupStatus, MirrorStatus
+from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status import live, verify
-from klamm.mirror.status.live import WatchServer, status_server
+from klamm.mirror.status.live import NOT_SYNCED, WatchServer, differences_of, status_server
 from klamm.mirror.status.verify import Findings, Fingerprint, RecordsFrom, compare
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.page.plot import Samples
@@ -26,6 +27,8 @@ from tests.support.mirror_status import progress_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from klamm.mirror.settings.flow import FlowSettings
 
 
 def _get(server: WatchServer, path: str) -> str:
@@ -252,3 +255,70 @@ def test_every_record_is_counted_once(source: str, target: str, look_ahead: int)
     assert comparison.same + comparison.missing == len(source)
     assert comparison.same + comparison.surplus == len(target)
     assert (not comparison.missing and not comparison.surplus) == (source == target)
+
+
+def _flow(**more: str) -> FlowSettings:
+    properties = {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": "b:1",
+        "A->B.enabled": "true",
+    }
+    return parse_settings(properties | more).flows[0]
+
+
+def _sides() -> tuple[FakeCluster, FakeCluster]:
+    """Return two clusters whose topic orders has different configs."""
+    source, target = FakeCluster(orders=1), FakeCluster(**{"A.orders": 1, "orders": 1})
+    source.configs["orders"] = {"retention.ms": "1"}
+    target.configs["A.orders"] = target.configs["orders"] = {"retention.ms": "2"}
+    return source, target
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sync.topic.configs.enabled": "false"},
+        {"sync.topic.configs.interval.seconds": "-1"},
+        {"sync.topic.configs.enabled": "false", "use.incremental.alter.configs": "never"},
+    ],
+)
+def test_configs_that_are_not_synced_are_no_drift(more: dict[str, str]) -> None:
+    source, target = _sides()
+    (difference,) = differences_of(_flow(**more), source, target, ["orders"])
+    assert (difference.name, difference.is_drift, difference.rule) == ("retention.ms", False, NOT_SYNCED)
+    (synced,) = differences_of(_flow(), source, target, ["orders"])
+    assert synced.is_drift
+
+
+def test_configs_of_handed_over_topics_are_not_compared() -> None:
+    replica = {
+        "B.bootstrap.controllers": "c:1",
+        "klamm.offsets": "preserve",
+        "klamm.offsets.by": "replica",
+        "klamm.replica.experimental": "true",
+        "klamm.replica.node.id": "9",
+        "klamm.replica.listeners": "klamm:9192",
+    }
+    source, target = _sides()
+    assert differences_of(_flow(**replica), source, target, ["orders"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "own", "topics"),
+    [
+        (FlowState.RUNNING, RequestedState.PAUSED, ["orders"]),
+        (FlowState.RUNNING, RequestedState.STOPPED, []),
+        (FlowState.RUNNING, RequestedState.PROMOTED, []),
+        (FlowState.RUNNING, RequestedState.FAILED_OVER, []),
+        (FlowState.STOPPED, RequestedState.RUNNING, []),
+    ],
+)
+def test_configs_of_stopped_and_promoted_topics_are_not_compared(
+    state: FlowState, own: RequestedState, topics: list[str]
+) -> None:
+    status = MirrorStatus(["A->B"])
+    status.update("task", [progress_row()])
+    status.set_state("A->B", state)
+    status.set_topic_states("A->B", {} if own is RequestedState.RUNNING else {"orders": own})
+    assert live._topics("A->B", status) == topics

@@ -383,16 +383,17 @@ class GroupControl:
     def _sync_offsets(self) -> None:
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
         remote_topics = {each.topic for group in groups for each in self._checkpoints.of_group(group)}
+        # While the source is unavailable, the offset syncs that were read before are used. TopicGoneError is raised:
+        # without any offset sync, a checkpoint of a remote topic that was deleted is not recognized.
+        # The source may take long to respond, so it is read before the offsets of the target, which groups may change.
+        with contextlib.suppress(*CLUSTER_ERRORS):
+            self._syncs.refresh()
         self._led_by_brokers = self._sides.led_by_brokers(self._flow, remote_topics)
         states = group_uses(self._sides.target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
         current = group_offsets(self._sides.target, idle)
         remote = {(each.topic, each.partition) for group in idle for each in self._checkpoints.of_group(group)}
         bounds = self._sides.target_reader.log_bounds(sorted(remote))
-        # While the source is unavailable, the offset syncs that were read before are used. TopicGoneError is raised:
-        # without any offset sync, a checkpoint of a remote topic that was deleted is not recognized.
-        with contextlib.suppress(*CLUSTER_ERRORS):
-            self._syncs.refresh()
         self._checkpoints.discard_stale(bounds, self._source_of, self._syncs)
         due = {
             group: offsets_to_commit(self._checkpoints_to_commit(group), offsets, bounds)

@@ -521,6 +521,25 @@ def test_group_is_not_moved_to_a_topic_that_klamm_did_not_hand_over() -> None:
     assert run.target.offsets == {}
 
 
+def test_group_that_commits_while_offset_syncs_are_read_is_not_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    run = Run(**{"emit.checkpoints.interval.seconds": "600"})
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    assert run.target.offsets["g"][REMOTE].offset == 400
+    run.commit(600)
+    run.turn(600)
+    run.target.offsets["g"][REMOTE] = OffsetAndMetadata(450)
+    # when
+    monkeypatch.setattr(
+        run.sides.syncs, "refresh", lambda: run.target.offsets["g"].update({REMOTE: OffsetAndMetadata(700)})
+    )
+    run.turn()
+    # then
+    assert run.target.offsets["g"][REMOTE].offset == 700
+
+
 def test_group_with_members_on_target_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
     active members and only forwards (never below the group's current target offset.

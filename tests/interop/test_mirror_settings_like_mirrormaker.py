@@ -73,6 +73,7 @@ STRICTER: Final = re.compile(
     r"|enabled=yes: expected true or false"  # MirrorMaker reads enabled=yes of a pair as false
     r"|seconds=9223372036854775807"  # MirrorMaker fails when it converts the value to milliseconds
     r"|emit\.checkpoints\.enabled=true: expected false"
+    r"|for their offset syncs, so that groups would skip records"  # MirrorMaker mixes those of both flows
 )
 OTHERS: Final = {
     # These name classes that are not in MirrorMaker's jars.

@@ -201,9 +201,12 @@ class BrokerApp:
                 by_listener=nodes,
                 leader_epoch=leader_epoch,
             )
-            loading = PolicySettings.load(settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0])
+            dynamic = by_broker(store.load_configs())
+            loading = PolicySettings.load(settings.static_configs, dynamic, node_id=cluster.node_ids[0])
             policies = await (loading if stop is None else unless_stopped(stop, loading))
-            app = await cls._assemble(settings, environment, lock=lock, store=store, cluster=cluster, policies=policies)
+            app = await cls._assemble(
+                settings, environment, lock=lock, store=store, cluster=cluster, policies=policies, dynamic=dynamic
+            )
             opened.pop_all()
         app._policies = policies.runtime
         policies.runtime.start()
@@ -219,11 +222,11 @@ class BrokerApp:
         store: MetadataStore,
         cluster: ClusterInfo,
         policies: PolicySettings,
+        dynamic: Mapping[str, Mapping[str, str]],
     ) -> BrokerApp:
         now_ms = environment.now_ms
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
-        dynamic = by_broker(store.load_configs())
         tls = _tls_renewal(settings, dynamic, cluster.node_ids)
         endpoints = _open_endpoints(settings, dynamic, credentials, tls, cluster.node_ids[0])
         configs = ConfigService(

@@ -88,13 +88,14 @@ class PolicySettings:
         self._resources = resources
 
     @classmethod
-    async def load(cls, static: Mapping[str, str], stored: Iterable[PutConfig], *, node_id: int) -> PolicySettings:
-        """Create the policies that the properties file and the stored dynamic configs name.
+    async def load(
+        cls, static: Mapping[str, str], dynamic: Mapping[str, Mapping[str, str]], *, node_id: int
+    ) -> PolicySettings:
+        """Create the policies that the properties file and the stored dynamic configs (``by_broker``) name.
 
         Raises:
             PolicyLoadError: A policy cannot be created. The broker must not start.
         """
-        dynamic = by_broker(stored)
         resources = (CLUSTER_DEFAULT, str(node_id))
         own = [dynamic.get(name, {}) for name in resources]
         try:

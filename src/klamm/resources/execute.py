@@ -159,13 +159,9 @@ def _is_kept(diff: ResourceDiff) -> bool:
 
 def _keep_inherited(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
     """Set the values that resources would lose by a change of the broker config from which they inherit them."""
+    kept = [replace(diff, changes=tuple(change for change in diff.changes if change.inherited_from)) for diff in diffs]
     for kind in Kind:
-        due = []
-        for diff in diffs:
-            inherited = tuple(change for change in diff.changes if change.inherited_from)
-            if diff.key.kind is kind and inherited:
-                due.append(replace(diff, changes=inherited))
-        if due:
+        if due := [diff for diff in kept if diff.changes and diff.key.kind is kind]:
             _send(run, kind, due)
 
 

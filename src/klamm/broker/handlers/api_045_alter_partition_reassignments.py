@@ -95,10 +95,12 @@ async def _begin(
     if topic is None or asked_of is None or topic.topic_id != asked_of.topic_id:  # another request deleted it meanwhile
         message = f"Unable to find a topic named {reassignable.name}."
         return outcomes, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-    try:
-        return outcomes, context.services.topics.begin_reassign(topic, wanted)
-    except KafkaApiError as error:
-        return outcomes, ApiError(error.error_code, error.error_message)
+
+    async def begin() -> asyncio.Future[None]:
+        return context.services.topics.begin_reassign(topic, wanted)
+
+    change, failure = await attempt(begin, api=API.key)
+    return outcomes, failure if change is None else change
 
 
 async def _end(

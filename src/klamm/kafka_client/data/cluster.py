@@ -146,9 +146,8 @@ class Cluster:
             with contextlib.suppress(ConnectionLostError):  # the others follow in their turn
                 self._reopen_bootstrap(*others[0])
 
-    def _is_reachable(self, address: tuple[str, int]) -> bool:
+    def _is_reachable(self, _address: tuple[str, int], /) -> bool:
         """Return whether a broker is worth a connection that another broker can replace."""
-        _ = address
         return True
 
     def topic_names(self) -> list[str]:
@@ -342,9 +341,7 @@ class Cluster:
                     partitions=[
                         ListOffsetsRequest.ListOffsetsPartition(
                             partition_index=number,
-                            current_leader_epoch=self.leader_epoch(topic, number)
-                            if unreplicated or with_epochs
-                            else -1,
+                            current_leader_epoch=self.leader_epoch(topic, number) if with_epochs else -1,
                             timestamp=timestamp,
                         )
                         for number in numbers

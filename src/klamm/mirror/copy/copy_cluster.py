@@ -116,7 +116,7 @@ class CopyCluster(Cluster):
             self._failed(address, began, self._clock(), error)
             raise
 
-    def _is_reachable(self, address: tuple[str, int]) -> bool:
+    def _is_reachable(self, address: tuple[str, int], /) -> bool:
         return address not in self._failures
 
     def _again(self, node_id: int, lane: int, address: tuple[str, int], failure: _Failure) -> Connection:

@@ -45,6 +45,11 @@ class RequestedState(StrEnum):
         """Return whether klamm hands the topic over, and mirrors it no longer."""
         return self in (RequestedState.PROMOTED, RequestedState.FAILED_OVER)
 
+    @property
+    def is_synced(self) -> bool:
+        """Return whether the configs and ACLs of a topic are synced, unless its remote topic was handed over."""
+        return self is not RequestedState.STOPPED and not self.is_promoted
+
 
 _STRICTNESS: Final = tuple(RequestedState)
 """States in the order of their strictness."""

@@ -326,8 +326,7 @@ def _topics(flow: str, status: MirrorStatus) -> list[str]:
     progress = next(progress for progress in status.snapshot() if progress.flow == flow)
     if progress.state is FlowState.STOPPED:
         return []
-    states = {topic: RequestedState(state) for topic, state in progress.topic_states}
-    unsynced = {topic for topic, own in states.items() if own is RequestedState.STOPPED or own.is_promoted}
+    unsynced = {topic for topic, state in progress.topic_states if not RequestedState(state).is_synced}
     return sorted({partition.topic for partition in progress.partitions} - unsynced)
 
 

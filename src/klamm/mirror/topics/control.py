@@ -686,18 +686,13 @@ class FlowControl:
     def _mirrored_topics(self) -> list[str]:
         """Return the source topics to sync: all of the assignment that are neither stopped nor promoted."""
         states = self._published_states
-        rows = [
-            (topic, name)
-            for topic, name, _ in self._assignment
-            if (state := states.of(topic)) is not RequestedState.STOPPED and not state.is_promoted
-        ]
+        rows = [(topic, name) for topic, name, _ in self._assignment if states.of(topic).is_synced]
         handed_over = self._remote_topics.led_by_brokers([name for _, name in rows])
         return [topic for topic, name in rows if name not in handed_over]
 
     def _unsynced_topics(self) -> frozenset[str]:
         """Return the source topics that the flow selects but does not sync: they are stopped or handed over."""
-        states = self._published_states.topics
-        held = {topic for topic, own in states.items() if own is RequestedState.STOPPED or own.is_promoted}
+        held = {topic for topic, state in self._published_states.topics.items() if not state.is_synced}
         return frozenset(held.union(topic for topic, _, _ in self._assignment)).difference(self._mirrored_topics())
 
 

@@ -247,7 +247,7 @@ def test_compaction_of_records_that_were_not_read_may_be_loss(fields: dict[str, 
     [(altered("cleanup.policy", "compact"), "delete"), (altered("min.compaction.lag.ms", "0"), "compact")],
     ids=["first", "earlier"],
 )
-def test_groups_behind_a_log_that_is_compacted_lose_unread_records(change: Change, policy: str) -> None:
+def test_compaction_reports_unread_records_of_lagging_groups(change: Change, policy: str) -> None:
     # given
     places = [TopicPartition("orders", number) for number in range(2)]
     groups = [

@@ -99,7 +99,7 @@ def test_offsets_file_may_begin_with_a_byte_order_mark(
 
 
 @pytest.mark.parametrize("mode", ["--dry-run", "--execute"])
-def test_group_without_lines_in_the_file_does_not_stop_the_others(
+def test_reset_from_file_skips_groups_without_lines(
     admin: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     # given

@@ -158,7 +158,7 @@ async def test_change_of_a_broker_is_not_overtaken_by_later_changes_of_topics() 
     assert order == ["broker", "later"]
 
 
-async def test_cancelled_changes_leave_the_turn_to_others() -> None:
+async def test_cancelled_change_releases_its_turn() -> None:
     # given
     turns = ResourceTurns()
 

@@ -14,6 +14,7 @@ from klamm.gateway.upstream.bypass import BypassCheck
 from klamm.gateway.upstream.topology import Topology
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import GroupAuthorizationError
+from tests.support.skips import skip_loudly
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,11 +94,12 @@ def test_members_at_other_addresses_are_counted_by_client_id(tmp_path: Path) -> 
     assert admin.described == ["a", "b", "gone"]
 
 
-@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 def test_gateway_is_known_at_all_addresses_that_broker_names_resolve_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
+    if not socket.has_dualstack_ipv6():
+        skip_loudly("needs IPv6")
     resolve = socket.getaddrinfo
 
     def resolve_broker(name: str, port: int, **hints: int) -> Any:

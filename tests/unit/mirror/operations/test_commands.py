@@ -706,7 +706,7 @@ def test_plan_awaits_no_replicas_that_a_reassignment_removes(monkeypatch: pytest
     ],
     ids=["mirrored", "not known", "promoted before"],
 )
-def test_plan_names_the_transactional_ids_of_the_target_whose_producer_ids_are_in_the_log(
+def test_plan_reports_transactional_ids_with_colliding_producer_ids(
     monkeypatch: pytest.MonkeyPatch, leader: int, error_code: ErrorCode, warning: str
 ) -> None:
     # given

@@ -364,7 +364,7 @@ def test_flows_with_the_same_topic_of_offset_syncs_on_the_target_are_rejected() 
         "klamm.offsets=preserve\n",
     ],
 )
-def test_flows_whose_offset_syncs_are_apart_or_unused_may_have_the_same_alias(more: str) -> None:
+def test_same_alias_is_accepted_with_separate_or_unused_offset_syncs(more: str) -> None:
     assert len(settings(f"{TO_TWO_TARGETS}target.cluster.alias=dr\n{more}").flows) == 2
 
 

@@ -86,7 +86,7 @@ def test_lease_assigns_partitions_to_slots(coordinator: Coordinator) -> None:
     planner.close()
 
 
-def test_flow_that_publishes_nothing_is_not_done() -> None:
+def test_released_flow_is_not_caught_up() -> None:
     # given
     status = MirrorStatus(["A->B"])
     coordinator = Coordinator(status, lease_s=60.0, tasks_max={"A->B": 2})

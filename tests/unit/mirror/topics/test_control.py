@@ -583,7 +583,7 @@ def test_flow_that_another_process_takes_is_not_done_and_has_no_lag() -> None:
     assert (run.progress().is_done, run.progress().lag, run.progress().partitions) == (False, None, ())
 
 
-def test_flow_whose_topics_are_all_stopped_is_done() -> None:
+def test_flow_with_only_stopped_topics_is_caught_up() -> None:
     # given
     run = Run(FakeCluster(orders=1), FakeCluster())
     run.run_once()

@@ -400,7 +400,7 @@ def test_lost_held_reply_is_sent_again() -> None:
     assert (second.epoch, indexes(second)) == (3, [1])
 
 
-def test_heartbeat_whose_reply_with_a_later_target_was_lost_is_repeatable() -> None:
+def test_heartbeat_is_accepted_again_after_its_reply_with_a_new_target_was_lost() -> None:
     """K848-07."""
     # given
     clients = ConsumerGroupClients(t=2, u=1)

@@ -511,8 +511,8 @@ class LeaderPartition:
         return None if window is None else window.epoch_before(offset)
 
     def _check_purged(self, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
-        is_empty = wanted.log_start_offset == wanted.fetch_offset
-        if not is_empty and not self.may_lose:
+        has_never_had_records = wanted.fetch_offset == 0  # retention may have emptied one that begins later
+        if not (has_never_had_records or self.may_lose):
             if not self._all_have_fetched(now):
                 return None
             end = max(each.fetch_offset for each in self.followers.values())

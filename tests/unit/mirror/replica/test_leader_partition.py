@@ -144,9 +144,13 @@ def test_i1_source_with_another_epoch_before_the_offset_halts() -> None:
     assert "leader epoch 1 before offset 12, the source one of epoch 0" in leader.halted
 
 
-def test_i1_purged_records_that_no_replica_has_halt() -> None:
+@pytest.mark.parametrize("are_empty", [False, True], ids=["with records", "emptied by retention"])
+def test_i1_purged_records_that_no_replica_has_halt(are_empty: bool) -> None:
     source = source_of()
     followers = replicas(source)
+    if are_empty:
+        for follower in followers:
+            follower.batches, follower.log_start = [], follower.end
     for _ in range(4):
         source.produce(3)
     source.purge(18)

@@ -62,14 +62,19 @@ class ReplayCopy(PartitionCopy):
         """Begin at the log end of the target.
 
         Args:
-            copy_of: Partition and start offset.
+            copy_of: Partition and start offset, with the leader epoch before it.
             producer: Producer id of the partition, with its epoch in the log of the target.
             next_sequence: Sequence number that the target expects of that producer.
             incarnation: Epoch of this writer's markers. Not less than the epoch in the log.
             is_unproven: Whether a marker of an earlier writer may still arrive.
             max_bytes: Size in bytes above which batches are split.
         """
-        super().__init__(copy_of.partition_id, start_offset=copy_of.acked_offset, committed=False)
+        super().__init__(
+            copy_of.partition_id,
+            start_offset=copy_of.acked_offset,
+            committed=False,
+            leader_epoch=copy_of.last_fetched_epoch,
+        )
         self.producer = producer
         self.sequence = next_sequence
         self.stamp_of_markers = ProducerStamp(producer.producer_id, incarnation)

@@ -28,7 +28,7 @@ from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import read_partition
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.copy.equal_offsets import MAX_EPOCH, ReplaySettings
-from klamm.mirror.copy.partition import PartitionCopy
+from klamm.mirror.copy.partition import UNKNOWN_EPOCH, PartitionCopy
 from klamm.mirror.copy.start import Start
 from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replay.partition import ReplayCopy
@@ -85,6 +85,8 @@ class _Opening:
         """Whether these offsets were read."""
         self.state = NextSequence(0, 0)
         """State of the partition's producer in the target's log."""
+        self.leader_epoch = UNKNOWN_EPOCH
+        """Leader epoch of the source batch before the log end of the target, which reveals a truncated source log."""
 
     @property
     def name(self) -> str:
@@ -286,11 +288,16 @@ class ReplayStart(Start):
                 )
             elif (reason := check.unread.get(opening.remote)) is not None:
                 self.reasons[opening.partition_id] = reason
+            else:
+                if resume_offset(stored.offsets.get(opening.key, -1)) == opening.target.stop:
+                    opening.leader_epoch = stored.leader_epochs.get(opening.key, UNKNOWN_EPOCH)
+                if opening.leader_epoch == UNKNOWN_EPOCH:
+                    opening.leader_epoch = check.source_epochs.get(opening.remote, UNKNOWN_EPOCH)
 
     def _copy(self, opening: _Opening, stored: StoredSourceOffsets) -> ReplayCopy:
         partition_id, target = opening.partition_id, opening.target
         copy = ReplayCopy(
-            PartitionCopy(partition_id, start_offset=target.stop, committed=False),
+            PartitionCopy(partition_id, start_offset=target.stop, committed=False, leader_epoch=opening.leader_epoch),
             producer=ProducerStamp(self._replay.producer_id(partition_id), opening.state.producer_epoch),
             next_sequence=opening.state.next_sequence,
             incarnation=opening.epoch,

@@ -229,6 +229,8 @@ class TailCheck:
         """First offset that another producer wrote, by target partition."""
         self.differing: dict[PartitionTuple, int] = {}
         """First offset with another record than the source, by target partition."""
+        self.source_epochs: dict[PartitionTuple, int] = {}
+        """Leader epoch of the source batch in which a target partition ends, by target partition."""
 
     def run(self, checked: Mapping[PartitionTuple, CheckedPartition]) -> None:
         """Check partitions, a few megabytes at a time.
@@ -283,3 +285,6 @@ class TailCheck:
                 continue
             if differing is not None:
                 self.differing[partition] = differing
+            for fetched in source_batches.get(source, []):
+                if fetched.batch.base_offset < checked[partition].target_offsets.stop <= fetched.next_offset:
+                    self.source_epochs[partition] = fetched.batch.partition_leader_epoch

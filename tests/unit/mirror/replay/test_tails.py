@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -12,7 +13,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.batches import walk
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.replay import tails
-from klamm.mirror.replay.tails import TailReader, differing_offset, foreign_offset, tail_of
+from klamm.mirror.replay.tails import CheckedPartition, TailCheck, TailReader, differing_offset, foreign_offset, tail_of
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.records import Codec, ControlType, Record, encode_batch, encode_marker, patch_header
 from tests.support.stub_broker import StubBroker
@@ -111,3 +112,23 @@ def test_response_without_an_entry_for_a_partition_is_not_its_end() -> None:
     assert ends == {0: 1}
     assert errors == {("stub", 0): "the end of stub-0: the response has no entry for it"}
     assert read_tails(found(batch(0, b"v")), found(b"")) == ({0: 1}, {}), "the end"
+
+
+def checked(end: int, source: bytes, monkeypatch: pytest.MonkeyPatch) -> TailCheck:
+    """Return the check of a target partition that ends at an offset and holds what a source partition holds."""
+    monkeypatch.setattr(TailReader, "read", lambda self: [{partition: log(source) for partition in self._left}])
+    cluster = create_autospec(Cluster, instance=True)
+    check = TailCheck(cluster, cluster)
+    check.run({("A.stub", 0): CheckedPartition(("stub", 0), 0, range(end), RESERVED)})
+    assert not check.differing
+    return check
+
+
+def test_source_epoch_is_that_of_the_batch_in_which_the_target_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = bytearray(batch(0, b"a", b"b")), bytearray(batch(2, b"c", b"d"))
+    patch_header(first, base_offset=0, partition_leader_epoch=4)
+    patch_header(second, base_offset=2, partition_leader_epoch=5)
+
+    assert checked(2, bytes(first + second), monkeypatch).source_epochs == {("A.stub", 0): 4}
+    assert checked(4, bytes(first + second), monkeypatch).source_epochs == {("A.stub", 0): 5}
+    assert checked(5, bytes(first + second), monkeypatch).source_epochs == {}, "the last records are not read"

@@ -253,7 +253,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         sync_topic_acls_interval=sync_acls_interval,
         refresh_topics_enabled=refresh_topics,
         refresh_topics_interval=refresh_topics_interval,
-        deletions=_deletions(reader),
+        deletions=_deletions(reader, refreshes_topics=refresh_topics),
         replication_factor=reader.get(definitions.REPLICATION_FACTOR),
         source_offsets_topic=source_offsets_topic,
         worker_offsets_topic=worker_offsets_topic,
@@ -283,9 +283,15 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     )
 
 
-def _deletions(reader: KeyReader) -> DeletionSettings:
+def _deletions(reader: KeyReader, *, refreshes_topics: bool) -> DeletionSettings:
+    mode = reader.get(definitions.TOPIC_DELETIONS)
+    if mode is definitions.TopicDeletions.ON and not refreshes_topics:
+        raise SettingsError(
+            f"{definitions.TOPIC_DELETIONS.key}={mode} without the search for topics: expected "
+            f"{definitions.REFRESH_TOPICS[0].key}=true and an interval; a topic is deleted if no search finds it"
+        )
     return DeletionSettings(
-        mode=reader.get(definitions.TOPIC_DELETIONS),
+        mode=mode,
         grace=timedelta(seconds=reader.get(definitions.TOPIC_DELETIONS_GRACE_S)),
         max_per_hour=reader.get(definitions.TOPIC_DELETIONS_PER_HOUR),
     )

@@ -57,6 +57,14 @@ def test_remote_topic_is_deleted_although_another_flow_selects_its_name() -> Non
     assert plan_deletions(flow(**more), ["users"], {"other"}, {"A.users", "C.users"}) == {"users": "A.users"}
 
 
+@pytest.mark.parametrize("switch", [{"refresh.topics.enabled": "false"}, {"refresh.topics.interval.seconds": "-1"}])
+def test_deletion_without_the_search_for_topics_is_rejected(switch: dict[str, str]) -> None:
+    """A topic would be announced as deleted soon, and never be looked for again."""
+    with pytest.raises(SettingsError, match=f"{KEY}=on without the search for topics"):
+        flow(**switch)
+    assert not flow(**switch, **{KEY: "plan"}).refresh_topics_enabled
+
+
 class Run:
     """The control loop of a flow that has source offsets for ``mirrored``. Refreshes the topics once a second."""
 

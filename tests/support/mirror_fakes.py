@@ -174,6 +174,13 @@ class FakeCluster(AdminClient):
         outcomes = {topic: lacking or (self.rejects.get(topic.name) if ops else None) for topic, ops in configs.items()}
         return completed_result(AlterConfigsResult(configs), outcomes)
 
+    def replace_all_configs(
+        self,
+        configs: Mapping[ConfigResource, Collection[ConfigEntry]],
+        options: AlterConfigsOptions | None = None,
+    ) -> AlterConfigsResult:
+        return completed_result(AlterConfigsResult(configs), {topic: self.rejects.get(topic.name) for topic in configs})
+
     def describe_acls(
         self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
     ) -> Outcome[tuple[Acl, ...]]:

@@ -308,14 +308,15 @@ def alter_topic_configs(
 
 
 def replace_topic_configs(
-    admin: AdminClient, configs: Mapping[str, Mapping[str, str]]
+    admin: AdminClient, configs: Mapping[str, Mapping[str, str]], *, validate_only: bool = False
 ) -> dict[str, KafkaApiError | None]:
-    """Replace all dynamic configs of topics (AlterConfigs)."""
+    """Replace all dynamic configs of topics (AlterConfigs), or only validate them."""
     entries = {_topic(name): [ConfigEntry(*each) for each in own.items()] for name, own in configs.items()}
+    options = AlterConfigsOptions(validate_only=validate_only)
     return _in_portions(
         entries,
         lambda topic: 1 + len(entries[topic]),
-        lambda some: _by_name(admin.replace_all_configs({topic: entries[topic] for topic in some})),
+        lambda some: _by_name(admin.replace_all_configs({topic: entries[topic] for topic in some}, options)),
     )
 
 

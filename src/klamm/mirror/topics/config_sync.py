@@ -105,7 +105,8 @@ class ConfigSync:
             self._log_unknown(planned)
             self._apply(self.without_unknown(planned))
         else:
-            self._replace(described)
+            for name, rejected in self.replace(described).items():
+                self._log_rejected(name, rejected)
 
     def writes_single_configs(self, topic: str) -> bool:
         """Return whether IncrementalAlterConfigs is used. The first call asks the target, without any changes.
@@ -258,13 +259,13 @@ class ConfigSync:
         )
         self.uses_legacy = True
 
-    def _replace(self, described: Described) -> None:
+    def replace(self, described: Described, *, validate_only: bool = False) -> dict[str, KafkaApiError | None]:
+        """Replace the configs of remote topics by AlterConfigs, or only validate that. Return the rejections."""
         complete = {
             self._settings.remote_topic(topic): complete_configs(entries.values(), self._settings.config_filter)
             for topic, entries in described.items()
         }
-        for name, rejected in replace_topic_configs(self._target, complete).items():
-            self._log_rejected(name, rejected)
+        return replace_topic_configs(self._target, complete, validate_only=validate_only)
 
     def _log_rejected(self, remote_topic: str, rejected: KafkaApiError | None) -> None:
         """Log that the configs of a topic could not be altered. The same reason is not logged again until a success."""

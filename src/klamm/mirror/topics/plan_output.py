@@ -369,8 +369,12 @@ class _Checks:
     ) -> dict[str, PolicyOverride]:
         """Validate config changes. Return what policies of the target would store in place of the values, by topic."""
         outcomes = alter_topic_configs(admin, planned, validate_only=True) if planned else {}
-        self._note(outcomes, f"the change of its configs on cluster {alias}")
+        self.altered(alias, outcomes)
         return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, PolicyOverride)}
+
+    def altered(self, alias: str, outcomes: Mapping[str, KafkaApiError | PolicyOverride | None]) -> None:
+        """Note the outcomes of config changes that were validated."""
+        self._note(outcomes, f"the change of its configs on cluster {alias}")
 
     def _note(self, outcomes: Mapping[str, KafkaApiError | PolicyOverride | None], what: str) -> None:
         self.rejected += [
@@ -475,11 +479,12 @@ def _configs(
     target: AdminClient,
     checks: _Checks,
 ) -> list[str]:
-    """Return lines for config changes, and validate them if single configs are written."""
+    """Return lines for config changes, and validate them."""
     if not described:
         return []
     if not sync.writes_single_configs(next(iter(described))):
         replaced = sync.plan_replacement(described)
+        checks.altered(flow.target.alias, sync.replace(described, validate_only=True))
         unseen = [name for name in map(flow.remote_topic, described) if name not in replaced]
         return [
             *(config_line(name, operation) for name, operations in replaced.items() for operation in operations),

@@ -154,6 +154,22 @@ def test_plan_shows_rejected_changes_and_fails(monkeypatch: pytest.MonkeyPatch) 
     assert target.topics == {"A.orders": 1, "A.users": 1}
 
 
+def test_plan_validates_the_complete_set_of_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    source, target = FakeCluster(users=1), FakeCluster(**{"A.users": 1})
+    source.configs["users"] = {"retention.ms": "5"}
+    target.rejects = {"A.users": rejection("INVALID_CONFIG", "unknown config")}
+    # when
+    code, lines = printed(
+        monkeypatch, {"A": source, "B": target}, topics="users", **{"use.incremental.alter.configs": "never"}
+    )
+    # then
+    assert code == 1
+    assert [line for line in lines if "would be rejected" in line] == [
+        "  ! topic A.users: the change of its configs on cluster B would be rejected: INVALID_CONFIG: unknown config"
+    ]
+
+
 @pytest.mark.parametrize(("now", "changes"), [("5", 0), ("6", 1)])
 def test_plan_names_values_that_a_policy_overrides(now: str, changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = FakeCluster(orders=1), FakeCluster(**{"A.orders": 1})

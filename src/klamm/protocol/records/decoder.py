@@ -122,6 +122,8 @@ def read_varint(data: bytes, position: int, max_bits: int = _MAX_VARINT_BITS) ->
         position += 1
         value |= (byte & 0x7F) << shift
         shift += 7
+    if max_bits == _MAX_VARINT_BITS:
+        value &= 0xFFFFFFFF  # the fifth byte of an int carries more bits than fit; Java discards the excess
     return (value >> 1) ^ -(value & 1), position
 
 

@@ -31,9 +31,11 @@ from klamm.protocol.records import (
     encode_batch,
     iter_batches,
     patch_header,
+    read_varint,
     verify_crc,
 )
 from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
+from klamm.protocol.records.record_check import read_unsigned
 
 NULLABLE = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), NULLABLE), max_size=3).map(tuple)
@@ -215,6 +217,17 @@ def test_changed_record_byte_decodes_or_is_rejected(position: int, byte: int, co
 
     with contextlib.suppress(CorruptBatchError):
         decode_records(only(encoded))
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [(b"\x82\x80\x80\x80\x10", 1), (b"\x80\x80\x80\x80\x10", 0), (b"\xff\xff\xff\xff\x7f", -(2**31))],
+)
+def test_varint_with_excess_bits_decodes_to_what_was_validated(data: bytes, number: int) -> None:
+    """Java discards the excess. A record that was appended so must not make its partition uncleanable."""
+    unsigned, end = read_unsigned(data, 0, len(data))
+    assert ((unsigned >> 1) ^ -(unsigned & 1), end) == (number, len(data))
+    assert read_varint(data, 0) == (number, len(data))
 
 
 @pytest.mark.parametrize("count", [-1, 1, 3, 2**31 - 1])

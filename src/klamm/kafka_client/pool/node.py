@@ -53,6 +53,11 @@ class PooledConnection:
         """Return whether requests may be sent: the connection is open and its SASL session does not expire soon."""
         return not self._connection.closed and time.monotonic() < self._connection.login_due_at
 
+    @property
+    def is_throttled(self) -> bool:
+        """Return whether the broker has asked for a pause that is not over (KIP-219)."""
+        return time.monotonic() < self._throttled_until
+
     async def call(
         self,
         request: Message,
@@ -204,6 +209,11 @@ class PoolNode:
     def in_flight(self) -> int:
         """Number of requests without a response so far."""
         return self._link.in_flight if self._link is not None else 0
+
+    @property
+    def is_throttled(self) -> bool:
+        """Return whether the next call would have to wait, because the broker throttles the connection."""
+        return self._link is not None and self._link.is_usable and self._link.is_throttled
 
     @property
     def is_ready(self) -> bool:

@@ -400,15 +400,15 @@ class ConnectionPool:
         return await self._nodes[node_id].link(deadline)
 
     async def _any_node(self, deadline: Deadline) -> PooledConnection:
-        """Return a connection to the least loaded node. Open connections come first; nodes that failed are left out.
+        """Return a connection to the least loaded node: one that is not throttled, and an open one, if possible.
 
-        If all nodes have failed, a bootstrap server is asked for other nodes (KIP-899).
+        Nodes that failed are left out. If all have, a bootstrap server is asked for other nodes (KIP-899).
         """
         ready = [node for node in self._nodes.values() if node.is_ready]
         if not ready:
             await self._refresh(deadline)
             ready = list(self._nodes.values())
-        node = min(ready, key=lambda each: (not each.is_open, each.in_flight, _RANDOM.random()))
+        node = min(ready, key=lambda each: (each.is_throttled, not each.is_open, each.in_flight, _RANDOM.random()))
         return await node.link(deadline)
 
     async def _refresh(self, deadline: Deadline, link: PooledConnection | None = None) -> None:

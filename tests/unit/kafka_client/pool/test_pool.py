@@ -367,6 +367,18 @@ def test_throttled_connection_pauses(cluster: Cluster) -> None:
     assert time.monotonic() - began >= 0.3
 
 
+def test_call_for_any_node_avoids_a_throttled_connection(cluster: Cluster) -> None:
+    # given
+    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: CreateTopicsResponse(throttle_time_ms=60_000))
+    with connected(cluster.brokers[2]) as pool:
+        create_topics(pool, node_id=0)
+        # when: node 0 is the only one with a connection
+        for _ in range(3):
+            create_topics(pool, node_id=None)
+    # then
+    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
+
+
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_closed_pool_ends_handshakes_with_a_silent_server(protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -354,6 +354,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Process ``nbytes`` bytes that the transport wrote into the buffer."""
         if self._is_finishing:
             return
+        self._was_active = True
         try:
             if self._direct:
                 frames = self._reader.received_directly(nbytes)
@@ -381,7 +382,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _take(self, frames: list[bytearray]) -> None:
         """Queue frames for ``_serve``, and pause reading when enough of them wait."""
         if frames:
-            self._was_active = True
             self._frames.extend(frames)
             size = sum(map(len, frames))
             self._frames_bytes += size

@@ -304,6 +304,16 @@ async def test_idle_connection_is_closed_and_aborted_if_responses_are_unread(unr
     assert peer.transport.ended == ended
 
 
+async def test_connection_with_a_request_on_its_way_is_not_idle() -> None:
+    """On a slow link, a large request takes longer than connections.max.idle.ms."""
+    peer = Peer()
+    data = ask()
+    for at in range(len(data)):
+        await peer.send(data[at : at + 1])
+        peer.connection.close_if_idle(at * IDLE_S / 2, IDLE_S)
+    assert (peer.transport.ended, peer.correlation_ids()) == ("", [1])
+
+
 async def test_connection_without_a_login_is_aborted_although_its_client_sends() -> None:
     now = asyncio.get_running_loop().time()
     peer, plaintext = Peer(login=Login(LoginSettings(mechanisms={}, now=lambda: 0.0))), Peer()

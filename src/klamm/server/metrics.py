@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.monitoring.exposition import Histogram
+from klamm.protocol.error_response import ERROR_FIELDS
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.schema import Struct
 
@@ -99,7 +100,7 @@ def _error_codes(message: Struct) -> Iterator[int]:
         part = waiting.pop(0)
         for name in type(part).__slots__:
             value = getattr(part, name, None)
-            if name == "error_code":
+            if name in ERROR_FIELDS:
                 if value:
                     yield value
             elif isinstance(value, list) and value and isinstance(value[0], Struct):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from unittest.mock import create_autospec
 
 from klamm.monitoring.exposition import Page
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import decode
+from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -116,6 +118,22 @@ async def test_server_runs_without_the_broker() -> None:
     # cleanup
     client.close()
     await server.close(grace_s=5)
+
+
+async def test_error_codes_of_partitions_are_counted_under_each_of_their_names() -> None:
+    """AddPartitionsToTxn has ``partition_error_code``, where other responses have ``error_code``."""
+    rejected = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(partition_error_code=47)
+    topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(results_by_partition=[rejected])
+
+    async def add(_: AddPartitionsToTxnRequest, __: HandlerContext) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+
+    api = Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, min_version=0, max_version=3)
+    metrics = RequestMetrics({api.key: Route(api=api, request=AddPartitionsToTxnRequest, handle=add)})
+    await metrics.routes[api.key].handle(AddPartitionsToTxnRequest(), create_autospec(HandlerContext, instance=True))
+    page = Page()
+    metrics.write(page, connections=0, traffic=Traffic())
+    assert 'klamm_request_errors_total{api="ADD_PARTITIONS_TO_TXN",error="INVALID_PRODUCER_EPOCH"} 1' in page.text()
 
 
 async def test_close_waits_for_received_requests_only() -> None:

@@ -123,12 +123,14 @@ class HttpListener:
                 if head.startswith(b"POST "):
                     limit.reschedule(asyncio.get_running_loop().time() + ACTION_LIMIT_S)
                 writer.write(await self._answer(head, reader))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError) as error:
             logger.debug("A scrape ended early: %r", error)
         finally:
+            # close() alone keeps the connection open until the client has read the response.
+            writer.transport.abort()
             self._writers.pop(writer, None)
-            writer.close()
 
     async def _answer(self, head: bytes, reader: asyncio.StreamReader) -> bytes:
         first, *lines = head.decode("latin-1").split("\r\n")

@@ -9,11 +9,46 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.monitoring import http
 from klamm.monitoring.http import MAX_CONNECTIONS, HttpListener
+from klamm.server.sockets import fastest_event_loop
 from tests.support.streams import is_closed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+LONG = "x" * 50_000
+"""Longer than the buffers of the sockets below, and too short for asyncio to ask for a pause in writing."""
+
+
+async def unread_connection(address: tuple[str, int]) -> socket.socket:
+    """Return a connection that has requested a long page, after the first byte of the response."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, address)
+    await loop.sock_sendall(sock, b"GET /long HTTP/1.1\r\n\r\n")
+    await loop.sock_recv(sock, 1)
+    return sock
+
+
+async def is_response_complete(sock: socket.socket) -> bool:
+    """Read the rest of the response."""
+    with sock:
+        reader, writer = await asyncio.open_connection(sock=sock)
+        try:
+            return (await reader.read()).endswith(LONG.encode())
+        except ConnectionResetError:
+            return False
+        finally:
+            writer.close()
+
+
+def listening_socket() -> socket.socket:
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+    return sock
 
 
 async def test_connection_above_the_limit_closes_the_oldest() -> None:
@@ -33,6 +68,59 @@ async def test_connection_above_the_limit_closes_the_oldest() -> None:
     for _, writer in silent:
         writer.close()
     await listener.close()
+
+
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, fastest_event_loop], ids=["asyncio", "uvloop"])
+
+
+@LOOPS
+def test_connection_above_the_limit_closes_the_oldest_whose_response_is_unread(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def run() -> tuple[bytes, list[bool]]:
+        # given
+        listener = HttpListener(dict.fromkeys(("/metrics", "/long"), lambda: ("text/plain", LONG)))
+        sock = listening_socket()
+        address = sock.getsockname()
+        await listener.listen(sock)
+        unread = [await unread_connection(address) for _ in range(MAX_CONNECTIONS)]
+        # when
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        response = await reader.read()
+        writer.close()
+        are_complete = [await is_response_complete(each) for each in unread]
+        await listener.close()
+        return response, are_complete
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        response, are_complete = runner.run(run())
+    # then
+    assert response.endswith(LONG.encode())
+    assert are_complete == [False] + [True] * (MAX_CONNECTIONS - 1)
+
+
+@LOOPS
+def test_connection_whose_response_is_unread_is_closed_after_the_time_limit(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> bool:
+        # given
+        listener = HttpListener({"/long": lambda: ("text/plain", LONG)})
+        sock = listening_socket()
+        await listener.listen(sock)
+        # when
+        unread = await unread_connection(sock.getsockname())
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        is_complete = await is_response_complete(unread)
+        await listener.close()
+        return is_complete
+
+    monkeypatch.setattr(http, "LIMIT_S", 0.1)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        is_complete = runner.run(run())
+    # then
+    assert not is_complete
 
 
 @pytest.mark.parametrize(

@@ -103,16 +103,16 @@ class MetricSeries:
             for instance, pushed_ms in self._pushed_ms.items()
         ]
         page.family(PUSH_AGE, "gauge", "Time since the latest push of a client.", ages)
-        families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+        families: defaultdict[str, dict[str, float]] = defaultdict(dict)  # names and labels may become equal
         counters = {family_of(name) for name in {name for keys in self._counters.values() for name, _ in keys}}
         for instance, values in self.values_by_instance.items():
             common = self.labels_by_instance[instance]
             for (name, labels), value in values.items():
                 own = {_label_name(key): text for key, text in labels if key}
-                families[family_of(name)].append((label_text({**own, **common}), value))
+                families[family_of(name)][label_text({**own, **common})] = value
         for family, samples in sorted(families.items()):
             kind = "counter" if family in counters else "gauge"
-            page.written_family(family, kind, "Pushed by clients (KIP-714).", samples)
+            page.written_family(family, kind, "Pushed by clients (KIP-714).", samples.items())
 
 
 def family_of(name: str) -> str:
@@ -121,8 +121,12 @@ def family_of(name: str) -> str:
 
 
 def _label_name(key: str) -> str:
+    """Return the name on a metrics page of an attribute, by OpenTelemetry's rules for Prometheus.
+
+    Names that begin with ``__`` are reserved. With one label ``__name__``, Prometheus rejects the whole page.
+    """
     name = _NOT_IN_NAMES.sub("_", key)
-    return f"_{name}" if name[0].isdigit() else name
+    return f"key_{name}" if name[0].isdigit() else f"key{name}" if name[0] == "_" else name
 
 
 def _is_short(point: MetricPoint) -> bool:

@@ -36,9 +36,32 @@ def test_series_are_written_by_metric_with_the_labels_of_their_client() -> None:
         "# TYPE kafka_client_other_y gauge",
         'kafka_client_other_y{client_id="b\\""} 3',
         "# TYPE kafka_client_x_avg gauge",
-        'kafka_client_x_avg{node_id="1",client_id="a",_2nd=""} 1.5',
+        'kafka_client_x_avg{node_id="1",client_id="a",key_2nd=""} 1.5',
         'kafka_client_x_avg{client_id="b\\""} 2',
     ]
+
+
+def test_label_with_reserved_name_gets_a_prefix() -> None:
+    """Prometheus rejects the whole page because of a label ``__name__``."""
+    # given
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
+    # when
+    series.take(A, {"client_id": "a"}, [gauge("m", 1, ("__name__", "up"), ("_x", "1"), ("..y", "2"), ("z", "3"))])
+    # then
+    assert text(series) == [
+        "# TYPE kafka_client_m gauge",
+        'kafka_client_m{key__name__="up",key_x="1",key__y="2",z="3",client_id="a"} 1',
+    ]
+
+
+def test_names_that_become_equal_are_written_once() -> None:
+    # given
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
+    points = [gauge("a.b", 1, ("node.id", "1"), ("node_id", "1")), gauge("a/b", 2, ("node-id", "1"))]
+    # when
+    series.take(A, {}, points)
+    # then
+    assert text(series) == ["# TYPE kafka_client_a_b gauge", 'kafka_client_a_b{node_id="1"} 2']
 
 
 def test_deltas_are_added_up_and_totals_replaced() -> None:

@@ -20,6 +20,7 @@ from klamm.protocol.errors import (
 from klamm.protocol.primitives import random_uuid, uuid_text
 from klamm.protocol.records.codecs import decompress_view
 from klamm.protocol.types import ResourceType
+from klamm.server.client_registry import short_name
 from klamm.telemetry import instances as names
 from klamm.telemetry.instances import ClientInstance, check_instance_id, parse_subscription, subscribed, subscription_id
 from klamm.telemetry.series import MetricSeries
@@ -221,10 +222,10 @@ class ClientMetricsService:
             exported, points = _decoded(compression_type, metrics, min(limit, SHORT_BYTES), added)
         except TelemetryTooLargeError:
             exported, points = await asyncio.to_thread(_decoded, compression_type, metrics, limit, added)
-        labels = {
-            names.CLIENT_ID: attributes[names.CLIENT_ID],
+        labels = {  # short, because each series repeats them
+            names.CLIENT_ID: short_name(attributes[names.CLIENT_ID]),
             names.CLIENT_INSTANCE_ID: attributes[names.CLIENT_INSTANCE_ID],
-            "principal": session.principal,
+            "principal": short_name(session.principal),
         }
         if self.series is not None and instance.client_instance_id in self._instances:
             self.series.take(instance.client_instance_id, labels, points)

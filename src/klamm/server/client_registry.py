@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_GONE: Final = 10_000
 _MAX_KEPT_LENGTH: Final = 256
 """Characters of a client id, or of a name or version of software, that are kept when a client has disconnected. Kafka
-allows 32 KiB for each, so that 10,000 disconnected clients could take 1 GB.
+allows 32 KiB for each, so that 10,000 disconnected clients could take 1 GB. Labels of client metrics are as short.
 """
 
 ClientKey: TypeAlias = tuple[str, str, str, str, str]
@@ -64,8 +64,8 @@ class SeenClient:
     @property
     def key(self) -> ClientKey:
         """Key that identifies this entry, whether its names are shortened or not."""
-        software = _shortened(self.software_name), _shortened(self.software_version)
-        return (self.principal, _shortened(self.client_id), *software, self.host)
+        software = short_name(self.software_name), short_name(self.software_version)
+        return (self.principal, short_name(self.client_id), *software, self.host)
 
     @property
     def application(self) -> tuple[str, str, str]:
@@ -76,9 +76,9 @@ class SeenClient:
         """Return this entry without the ends of long names."""
         return replace(
             self,
-            client_id=_shortened(self.client_id),
-            software_name=_shortened(self.software_name),
-            software_version=_shortened(self.software_version),
+            client_id=short_name(self.client_id),
+            software_name=short_name(self.software_name),
+            software_version=short_name(self.software_version),
         )
 
     def joined_with(self, other: SeenClient) -> SeenClient:
@@ -160,7 +160,7 @@ def _ignore(_session: Session) -> None:
     pass
 
 
-def _shortened(name: str) -> str:
+def short_name(name: str) -> str:
     """Return a name of at most ``_MAX_KEPT_LENGTH`` characters. A hash keeps long names apart that begin alike."""
     if len(name) <= _MAX_KEPT_LENGTH:
         return name

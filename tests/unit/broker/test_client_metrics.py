@@ -162,6 +162,21 @@ def test_large_metrics_are_decoded_in_a_thread() -> None:
     assert len(apis.names()) == 500
 
 
+def test_long_client_id_and_principal_are_shortened_and_kept_apart_in_labels() -> None:
+    """Each series repeats them. Kafka allows 32 KiB for a client id."""
+    # given
+    apis = MetricsApis()
+    assert apis.service.series is not None
+    # when
+    for last in "ab":
+        apis.client_id, apis.session.principal = f"{'x' * 32_766}{last}", f"User:{'y' * 1000}{last}"
+        assert apis.push(apis.get(), twenty_metrics()) is ErrorCode.NONE
+    # then
+    both = apis.service.series.labels_by_instance.values()
+    assert {len(labels[name]) for labels in both for name in ("client_id", "principal")} == {256}
+    assert len({labels["client_id"] for labels in both}) == len({labels["principal"] for labels in both}) == 2
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_push_without_metrics_ends_the_series_of_the_client(codec: Codec) -> None:
     # given

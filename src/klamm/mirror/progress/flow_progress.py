@@ -193,10 +193,12 @@ class FlowProgress:
 class _Rate:
     """Record and byte rates of one partition over the last one to two windows."""
 
-    __slots__ = ("_before", "_since", "reported_at")
+    __slots__ = ("_before", "_latest", "_since", "reported_at")
 
     def __init__(self, now: float) -> None:
         self._before = self._since = (now, 0, 0)
+        self._latest = (0, 0)
+        """Records and bytes at the latest call."""
         self.reported_at = now
         """Time of the latest report."""
 
@@ -208,8 +210,12 @@ class _Rate:
             records: Number of records copied so far.
             size: Number of bytes copied so far.
         """
-        if now - self._since[0] >= RATE_WINDOW_S:
-            self._before, self._since = self._since, (now, records, size)
+        age = now - self._since[0]
+        if age >= RATE_WINDOW_S:
+            # Partitions that copy nothing are not reported, so the latest figures were still true one window ago.
+            self._before = (now - RATE_WINDOW_S, *self._latest) if age > 2 * RATE_WINDOW_S else self._since
+            self._since = (now, records, size)
+        self._latest = (records, size)
         then, records_then, size_then = self._before
         elapsed = max(now - then, 1.0)
         return (records - records_then) / elapsed, (size - size_then) / elapsed

@@ -218,6 +218,21 @@ def test_flow_rate_equals_partition_rate_without_earlier_snapshots() -> None:
     assert progress.records_per_s == progress.partitions[0].records_per_s == pytest.approx(1000.0)
 
 
+def test_rate_after_idle_time_covers_recent_seconds_only() -> None:
+    # given
+    clock = Clock()
+    status = MirrorStatus(["A->B"], clock=clock)
+    for clock.now in (0.0, 4.0, 8.0):
+        status.update("s", [row(0, 0, 90_000, records=1000)])
+    # when
+    rates = []
+    for clock.now, records in ((60.0, 7000), (61.0, 13_000), (66.0, 13_000), (71.0, 13_000)):
+        status.update("s", [row(0, 0, 90_000, records=records)])
+        rates.append(only(status).partitions[0].records_per_s)
+    # then
+    assert rates == [6000 / 5, 12_000 / 6, 6000 / 6, 0.0]
+
+
 def test_rates_are_zero_after_reports_end() -> None:
     # given
     clock = Clock()

@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import field, fields, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.lazy_dataclass import dataclass
@@ -103,6 +104,8 @@ class PartitionStatus(PartitionProgress):
     records_per_s: float = 0.0
     """Rate over the last seconds, like ``bytes_per_s``."""
     bytes_per_s: float = 0.0
+    is_released: bool = False
+    """Whether its flow copies nothing, as after ``klamm mirror stop``. The source may have grown since."""
 
     @property
     def is_waiting(self) -> bool:
@@ -116,21 +119,28 @@ class PartitionStatus(PartitionProgress):
 
     @property
     def lag(self) -> int | None:
-        """Number of source offsets that are not on the target. None: not known yet."""
-        return None if self.end_offset < 0 or self.next_offset < 0 else max(0, self.end_offset - self.next_offset)
+        """Number of source offsets that are not on the target. None: not known now."""
+        return None if self.ends is None else max(0, self.end_offset - self.next_offset)
 
     @property
     def ends(self) -> tuple[int, int] | None:
-        """Log ends of the source and the remote partition, if records keep their offsets. None: not known yet.
+        """Log ends of the source and the remote partition, if records keep their offsets. None: not known now.
 
         The log end of the remote partition is then ``next_offset``.
         """
-        return None if self.end_offset < 0 or self.next_offset < 0 else (self.end_offset, self.next_offset)
+        is_unknown = self.is_released or self.end_offset < 0 or self.next_offset < 0
+        return None if is_unknown else (self.end_offset, self.next_offset)
 
     @property
     def ends_are_equal(self) -> bool | None:
-        """Whether these log ends are equal. None: not known yet."""
+        """Whether these log ends are equal. None: not known now."""
         return None if self.ends is None else self.ends[0] == self.ends[1]
+
+
+_RELEASED: Final[Mapping[str, Any]] = MappingProxyType(
+    {"is_released": True, "record_age": None, "replication_latency": None}
+)
+"""Fields of the status of a partition whose flow copies nothing. Ages of the last minute do not exist then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +367,8 @@ class MirrorStatus:
             state.expected, state.wanted, state.totals = wanted, all_wanted, _Totals()
             if all_wanted:
                 if state.was_released:
-                    state.partitions = {key: replace(row, end_offset=-1) for key, row in state.partitions.items()}
+                    rows = state.partitions.items()
+                    state.partitions = {key: replace(row, end_offset=-1, is_released=False) for key, row in rows}
                     state.was_released = False
                 # A topic that is no longer mirrored is no longer shown. Its counters remain until the next plan,
                 # for the last report of its task.
@@ -371,7 +382,7 @@ class MirrorStatus:
                     state.totals.add(state.partitions.get(key), expected=key in wanted)
 
     def release(self, flow: str, *, is_taken: bool = False) -> None:
-        """Record that a flow copies nothing and that its lag is unknown, until it is to copy partitions again.
+        """Record that a flow copies nothing, so that its lag and ages are unknown until it is to copy partitions again.
 
         Args:
             flow: Name of the flow.
@@ -383,6 +394,7 @@ class MirrorStatus:
             if is_taken:
                 state.partitions, state.rates, state.order = {}, {}, []
                 state.moving.clear()
+            state.partitions = {key: replace(row, **_RELEASED) for key, row in state.partitions.items()}
             for key, row in state.partitions.items():
                 if self._counts(flow, key[0]):
                     state.totals.add(row, expected=False)
@@ -491,6 +503,8 @@ class MirrorStatus:
         records_per_s, bytes_per_s = rate.at(now, records, size)
         (flow.moving.add if records_per_s else flow.moving.discard)((new.topic, new.partition))
         reported |= {"records": records, "bytes": size}
+        if flow.was_released:
+            reported |= _RELEASED
         return PartitionStatus(**reported, records_per_s=records_per_s, bytes_per_s=bytes_per_s)
 
     def snapshot(self) -> tuple[FlowProgress, ...]:

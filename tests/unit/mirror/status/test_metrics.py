@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,33 @@ def test_unmeasured_ages_have_no_sample() -> None:
     status.update("one", [progress_row()])
     # then
     assert not [sample for sample in _page(status) if "_ms" in sample]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_released_flow_has_no_lag_and_ages_until_it_copies_again(*, is_late: bool) -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("orders", 0)])
+    ages = (1.0, 0.5, 9.0, 2.0)
+    row = progress_row(next_offset=100, records=5, record_age=ages, replication_latency=ages)
+    status.update("one", [row])
+    # when
+    status.release("A->B")
+    if is_late:
+        status.update("one", [row])
+    samples = _page(status)
+    # then
+    assert not [sample for sample in samples if "_lag" in sample or "_ms" in sample]
+    assert samples[f"kafka_connect_mirror_mirrorsourceconnector_record_count{_TAGS}"] == 5
+    (progress,) = status.snapshot()
+    assert (progress.copied, progress.total, progress.partitions[0].ends) == (100, 100, None)
+    # when
+    status.expect("A->B", [("orders", 0)])
+    status.update("two", [progress_row(next_offset=100, end_offset=120, replication_latency=ages)])
+    samples = _page(status)
+    # then
+    assert samples[f"kafka_connect_mirror_mirrorsourceconnector_record_lag{_TAGS}"] == 20
+    assert samples[f"kafka_connect_mirror_mirrorsourceconnector_replication_latency_ms{_TAGS}"] == 1
 
 
 def test_counters_continue_in_new_session() -> None:

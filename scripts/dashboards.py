@@ -54,7 +54,7 @@ PANELS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "Bps",
             "{{direction}}",
         ),
-        ("Connections", "sum by (node_id) (klamm_gateway_connections)", "short", "to broker {{node_id}}"),
+        ("Connections", "sum by (node_id) (klamm_gateway_upstream_connections)", "short", "to broker {{node_id}}"),
         (
             "Connections that the gateway closed",
             "sum by (reason) (increase(klamm_gateway_rejected_connections_total[$__rate_interval]))",

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.rollout import PREFIX, Rollout, client_class, parse_rollout, rollout_key
+from klamm.client_configs.rollout import Rollout, client_class, parse_rollout, rollout_key, values_for
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource
 from klamm.configs.quotas import USER as QUOTA_USER
 from klamm.patterns import compile_pattern
@@ -166,6 +166,9 @@ def _earlier(entity: str, key: str, configs: Mapping[str, str | None]) -> Rollou
 def is_changed(record: RolloutRecord, wave: int, application: ClientConfigEntity) -> bool | None:
     """Return whether the waves up to one change a client.
 
+    A wave may set client configs without changing a client: it writes the value of a complete earlier roll-out as the
+    plain one, and stages a value that all clients have already. So the resolved values are compared.
+
     Args:
         record: The roll-out.
         wave: Index of the latest of these waves.
@@ -176,25 +179,24 @@ def is_changed(record: RolloutRecord, wave: int, application: ClientConfigEntity
     """
     users = {None, application.user}
     own = {f"{USER}{user or ''}" for user in users} | {quota_resource(((QUOTA_USER, user),)) for user in users}
+    latest = dict(record.before)
     concerned = False
     for number, each in enumerate(record.waves):
         for entity, values in each.settings.items():
             if entity.startswith((USER, f"{QUOTA_RESOURCE}:")) and entity not in own:
                 continue
+            if entity.startswith(USER):
+                latest[entity] = {**latest.get(entity, {}), **values}
+                if _resolved(latest[entity], application) == _resolved(record.before.get(entity, {}), application):
+                    continue
             concerned = True
-            if number <= wave and (not entity.startswith(USER) or _is_selected(values, application)):
+            if number <= wave:
                 return True
     return False if concerned else None
 
 
-def _is_selected(values: Mapping[str, str | None], application: ClientConfigEntity) -> bool:
-    return any(
-        value is not None
-        and (
-            not name.startswith(PREFIX) or parse_rollout(name, value).applies_to(application, name.removeprefix(PREFIX))
-        )
-        for name, value in values.items()
-    )
+def _resolved(values: Mapping[str, str | None], application: ClientConfigEntity) -> dict[str, str]:
+    return values_for({name: value for name, value in values.items() if value is not None}, application)
 
 
 def _some(entities: Mapping[str, object]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import client_class
 from klamm.configs.quotas import quota_resource
 from klamm.properties import SettingsError
-from klamm.rollout.record import RolloutRecord, Values, Wave
+from klamm.rollout.record import RolloutRecord, Values, Wave, values_before
 from klamm.rollout.waves import is_changed, parse_percentages, waves_by_name, waves_by_percentage, waves_of_clients
 
 TOPICS: Values = {f"TOPIC:t{number}": {"retention.ms": "1"} for number in range(20)}
@@ -91,6 +93,30 @@ def test_changed_clients_match_the_brokers_selection() -> None:
         hundredths = client_class(client, "acks")
         assert [is_changed(record, wave, client) for wave in range(3)] == [hundredths < 1000, hundredths < 5000, True]
     assert is_changed(record, 2, ClientConfigEntity.of_client("bob", "c")) is None
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_plain_value_of_a_completed_roll_out_changes_no_client(number: int) -> None:
+    # given
+    present: Values = {"USER:a": {"acks": "0", "rollout.acks": "100:1"}}
+    waves = waves_of_clients({"USER:a": {"acks": "all"}}, present, (10, 50, 100))
+    record = replace(record_of(waves), before=values_before(waves, present))
+    clients = [ClientConfigEntity.of_client("a", f"c{each}") for each in range(100)]
+    # when
+    changed = [is_changed(record, number, client) for client in clients]
+    # then
+    assert changed == [client_class(client, "acks") < (1000, 5000, 10_000)[number] for client in clients]
+
+
+def test_client_that_has_the_value_of_a_completed_roll_out_is_not_concerned() -> None:
+    # given
+    present: Values = {"USER:a": {"rollout.acks": "100:all"}, "USER:b": {}}
+    waves = waves_of_clients({"USER:a": {"acks": "all"}, "USER:b": {"acks": "all"}}, present, (10, 100))
+    record = replace(record_of(waves), before=values_before(waves, present))
+    # when
+    changed = [is_changed(record, 1, ClientConfigEntity.of_client(user, "c")) for user in ("a", "b")]
+    # then
+    assert changed == [None, True]
 
 
 def test_quotas_change_clients_of_their_user_and_topics_all_clients() -> None:

@@ -14,6 +14,7 @@ from klamm import cli
 from klamm.admin import ClusterDescription, ConfigEntry, Node
 from klamm.admin.results import PerKeyResult
 from klamm.cli.history import command, reader
+from klamm.client_configs.entities import ClientConfigEntity
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC
 from klamm.history.change import RecordedChange
@@ -118,6 +119,33 @@ def test_all_readable_history_topics_are_read(
     )
     (line,) = json.loads(rest.partition("]")[0] + "]")
     assert (line["host"], line["is_confirmed"]) == ("10.0.0.7", False)
+
+
+@pytest.mark.parametrize("resource", ["QUOTA:user=o'brien", "GROUP:it's"])
+def test_quote_in_a_name_does_not_make_it_a_client_resource(
+    topics: dict[str, Exception | None], read: list[Any], resource: str
+) -> None:
+    # given
+    topics[TOPIC] = topics[CLIENT_CONFIGS_TOPIC] = None
+    # when
+    code = cli.main(["configs", "history", *SERVER, "--resource", resource, "-o", "json"])
+    # then
+    assert (code, read) == (0, [([TOPIC], resource)])
+
+
+@pytest.mark.parametrize(
+    "entity",
+    [
+        ClientConfigEntity.of_user("o'brien"),
+        ClientConfigEntity.of_user(None),
+        ClientConfigEntity.of_client("a", None),
+        ClientConfigEntity.of_client(None, "it's"),
+        ClientConfigEntity.of_client(None, None),
+    ],
+    ids=str,
+)
+def test_every_client_config_entity_is_a_client_resource(entity: ClientConfigEntity) -> None:
+    assert reader.is_client_resource(str(entity))
 
 
 @pytest.mark.parametrize(

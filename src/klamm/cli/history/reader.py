@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.cli.arguments import shown_moment
 from klamm.cli.connection import RequestError, connect, parse_addresses, read_client_properties
 from klamm.cli.output import print_error
+from klamm.client_configs.entities import EntityType
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, shown_quota_resource
 from klamm.display import escaped
 from klamm.protocol.errors import (
@@ -90,8 +91,11 @@ def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> _
 
 
 def is_client_resource(resource: str) -> bool:
-    """Return whether a resource, as the history shows it, is a user or a client id of a user."""
-    return "'" in resource or resource.startswith("the default")
+    """Return whether a resource, as the history shows it, is a user or a client id of a user.
+
+    Their text is that of ``ClientConfigEntity``, which has no TYPE before a colon.
+    """
+    return resource.startswith((f"{EntityType.USER} '", f"the default {EntityType.USER}"))
 
 
 def _of_directory(directory: Path, resource: str | None, limit: int) -> _Read:

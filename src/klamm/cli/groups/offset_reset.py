@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +19,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient
 
@@ -112,12 +114,18 @@ def _lines(planned: Mapping[str, Offsets], rejected: Mapping[str, str], options:
     ]
     if options.export:
         has_one_group = not options.all_groups and len(options.group) == 1
-        return [*errors, *(",".join(row[1:] if has_one_group else row) for row in rows), ""]
+        return [*errors, *(_csv_line(row[1:] if has_one_group else row) for row in rows), ""]
     head = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
     table = [
         f"{group:<30} {topic:<30} {partition:<10} {offset:<15}" for group, topic, partition, offset in (head, *rows)
     ]
     return [*errors, "", *table]
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()
 
 
 def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace) -> Offsets:

@@ -1,4 +1,4 @@
-"""An offset reset that fails half-way prints the offsets that were set."""
+"""Offset resets: files of offsets, and the offsets that were set before a failure."""
 
 from __future__ import annotations
 
@@ -96,6 +96,25 @@ def test_offsets_file_may_begin_with_a_byte_order_mark(
     words = f"--bootstrap-server a:1 --reset-offsets --group a --dry-run -o json --from-file {file}".split()
     assert reset(admin, parse(words)) == 0
     assert json.loads(capsys.readouterr().out)[0]["partitions"][0]["topic"] == "orders"
+
+
+def test_exported_offsets_of_groups_with_commas_and_quotes_can_be_read(
+    admin: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    groups = ["--group", "a,b", "--group", 'the "c"']
+    words = ["--bootstrap-server", "a:1", "--reset-offsets", *groups, "--dry-run"]
+    reset(admin, parse([*words, "--all-topics", "--to-earliest", "--export"]))
+    file = tmp_path / "offsets.csv"
+    file.write_text(capsys.readouterr().out, encoding="utf-8")
+    # when
+    code = reset(admin, parse([*words, "--from-file", str(file), "-o", "json"]))
+    # then
+    assert code == 0
+    assert [(each["group"], len(each["partitions"])) for each in json.loads(capsys.readouterr().out)] == [
+        ("a,b", 2),
+        ('the "c"', 2),
+    ]
 
 
 @pytest.mark.parametrize("mode", ["--dry-run", "--execute"])

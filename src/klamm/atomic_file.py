@@ -1,7 +1,8 @@
-"""Files for other programs to read, such as a report or a page of metrics, replaced as a whole."""
+"""Files for users and other programs, such as an export or a page of metrics, replaced as a whole."""
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ def replace_file(path: Path, text: str) -> None:
     """Replace a file atomically, so that readers see either the old or the new content.
 
     A symbolic link stays: the file is replaced that it points to. A device or a pipe, such as ``/dev/stdout``, is
-    written to. A rename would put a regular file in its place, for root also in that of ``/dev/null``.
+    written to. A rename would put a regular file in its place, for root also in that of ``/dev/null``. A file keeps its
+    permissions, but not its owner.
 
     Raises:
         OSError: The file cannot be written.
@@ -23,4 +25,6 @@ def replace_file(path: Path, text: str) -> None:
     path = path.resolve()
     scratch = path.with_name(f".{path.name}.new")
     scratch.write_text(text, encoding="utf-8")
+    if path.exists():
+        shutil.copymode(path, scratch)
     scratch.replace(path)

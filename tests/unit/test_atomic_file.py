@@ -24,6 +24,15 @@ def test_replaced_file_has_new_content_and_no_temporary_file(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["page"]
 
 
+def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    # given
+    (path := tmp_path / "page").touch(mode=0o600)
+    # when
+    replace_file(path, "new")
+    # then
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_link_stays_and_its_file_is_replaced(exists: bool, tmp_path: Path) -> None:
     # given

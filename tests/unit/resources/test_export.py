@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 import klamm
 from klamm import cli
 from klamm.admin import AdminClient, NewTopic
+from klamm.cli.resources import export
+from klamm.resources import cluster
+from klamm.resources.cluster import Observation
 from klamm.resources.export import as_text, document
 from klamm.resources.files import parse_documents
 from klamm.resources.model import CurrentValue, Existing, Kind, ResourceKey
@@ -82,6 +86,20 @@ def test_plan_of_an_export_is_empty(output: str, tmp_path: Path, capsys: pytest.
             "topics:\n  orders:\n    partitions: 3\n    replication_factor: 1\n    configs:\n"
             "      cleanup.policy: compact,delete\n      preallocate: true\n      retention.ms: 1000\n"
         )
+
+
+def test_export_replaces_the_file_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    (file := tmp_path / "topics.yaml").write_text("old")
+    found = Observation(resources={ResourceKey(Kind.TOPIC, "orders"): topic()})
+    monkeypatch.setattr(export, "connect", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "observe", lambda *_: found)
+    with file.open() as reader:
+        # when
+        code = cli.main(["export", str(file), "--bootstrap-server", "127.0.0.1:1"])
+        # then
+        assert (code, reader.read()) == (cli.EXIT_OK, "old")
+    assert "orders" in file.read_text()
 
 
 def test_export_requires_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

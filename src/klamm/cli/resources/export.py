@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.atomic_file import replace_file
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
@@ -76,7 +77,7 @@ def _run(options: argparse.Namespace, prog: str) -> int:
         sys.stdout.write(as_text(content, options.output, is_unicode=is_unicode()))
         return code
     try:
-        Path(options.file).write_text(as_text(content, options.output), encoding="utf-8")
+        replace_file(Path(options.file), as_text(content, options.output))
     except OSError as error:
         raise RequestError(f"{options.file}: cannot be written: {error.strerror}") from error
     print_error(f"Wrote {_counts(resources)} to {options.file}.")

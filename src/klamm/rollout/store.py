@@ -77,7 +77,8 @@ class StaleRecordError(RolloutConflictError):
 class RolloutStore:
     """Records of the roll-outs of one cluster. Thread-confined.
 
-    Calls retry for some time while the cluster does not respond, and then raise one of ``CLUSTER_ERRORS``.
+    Calls retry for some time while the cluster does not respond, and then raise one of ``CLUSTER_ERRORS``, or
+    ``RolloutConflictError`` if other processes kept writing.
 
     Args:
         settings: Settings of connections to the cluster.
@@ -207,16 +208,16 @@ class RolloutStore:
                 if not self._records:
                     self._load()
                 self._apply(*self._writer.take_over(self._position))
+                record = decide(self._records)
+                latest = self._records.get(record.id)
+                if latest is None or _mark(latest) != _mark(record):
+                    removed = () if latest else _too_old(self._records.values())
+                    tombstones = [Record(each.id.encode(), None, timestamp=record.since_ms) for each in removed]
+                    self._writer.commit({TOPIC: [_encoded(record), *tombstones]})
+                    self._records[record.id] = record
             except InternalTopicGoneError as error:
                 # A broker may learn of the topic only some time after its creation.
                 raise ConnectionLostError(f"{error}, or is not known to every broker yet") from error
-            record = decide(self._records)
-            latest = self._records.get(record.id)
-            if latest is None or _mark(latest) != _mark(record):
-                removed = () if latest else _too_old(self._records.values())
-                tombstones = [Record(each.id.encode(), None, timestamp=record.since_ms) for each in removed]
-                self._writer.commit({TOPIC: [_encoded(record), *tombstones]})
-                self._records[record.id] = record
             return record
 
         return self._retry(attempt)
@@ -229,6 +230,11 @@ class RolloutStore:
                 return attempt()
             except (*CLUSTER_ERRORS, TransactionLostError) as error:
                 if final_code(error) is not None or time.monotonic() >= deadline:
+                    if isinstance(error, TransactionLostError):
+                        raise RolloutConflictError(
+                            f"{TOPIC}: other processes write records at the same time ({error}); check the state with"
+                            " klamm rollout list, then try again, perhaps with a longer --timeout"
+                        ) from error
                     raise
                 logger.debug("%s cannot be used, trying again: %s", TOPIC, error)
                 time.sleep(_RANDOM.uniform(0, backoff.next_s()))

@@ -12,6 +12,7 @@ from klamm.client_configs.json_records import encode_document
 from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.records import RecordsRejectedError
+from klamm.kafka_client.errors import TransactionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record
 from klamm.rollout import store
@@ -154,3 +155,39 @@ def test_record_is_sent_again_until_it_is_always_rejected(monkeypatch: pytest.Mo
     rollouts.close()
     # then
     assert codes == [ErrorCode.NONE]
+
+
+def test_record_is_sent_again_if_its_topic_is_unknown_at_the_commit(
+    topic: Topic, rollouts: RolloutStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    errors = [InternalTopicGoneError("it does not exist")]
+
+    def commit(_: TransactionalTopic, records: Mapping[str, Sequence[Record]]) -> None:
+        if errors:
+            raise errors.pop()
+        topic.commit(records)
+
+    monkeypatch.setattr(TransactionalTopic, "commit", commit)
+    # when
+    rollouts.add(record_of("1"))
+    # then
+    assert len(topic.records) == 1
+
+
+def test_writer_that_others_fence_until_the_time_limit_names_them(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    def fence(_: TransactionalTopic, position: int) -> tuple[list[Record], int]:
+        raise TransactionLostError("EndTxn for __klamm_rollouts: PRODUCER_FENCED")
+
+    monkeypatch.setattr(TransactionalTopic, "take_over", fence)
+    admin: Any = None
+    rollouts = RolloutStore(ConnectionSettings.of(("127.0.0.1:1",), {}, "test"), admin, patience_s=0)
+    # when
+    with pytest.raises(RolloutConflictError, match=r"write records at the same time \(EndTxn .*FENCED\); check"):
+        rollouts.add(record_of("1"))
+    rollouts.close()
+    # then
+    assert not topic.records

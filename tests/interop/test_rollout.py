@@ -257,6 +257,21 @@ def test_unfinished_percentage_of_a_user_ends_with_1(broker: klamm.Broker) -> No
     assert (code, "is a roll-out that is not complete" in output) == (1, True)
 
 
+def test_dry_run_reports_a_roll_out_of_the_same_user_in_progress(broker: klamm.Broker) -> None:
+    # given
+    server = broker.bootstrap_servers
+    rollout = add_rollout(server, Wave(name="100%", settings={"USER:busy": {"acks": "all"}}))
+    words = ("--user", "busy", "--add-config", "acks=1", "--dry-run")
+    # when
+    code, output = run(server, "start", *words)
+    # then
+    assert (code, f"USER:busy: roll-out {rollout} of " in output) == (1, True), output
+    # when
+    run(server, "abort", rollout)
+    # then
+    assert run(server, "start", *words)[0] == 0
+
+
 @pytest.mark.parametrize("key", ["ssl.key.password", "listener.name.other.ssl.key.password"])
 def test_secret_that_could_not_be_restored_ends_with_1_and_is_not_shown(broker: klamm.Broker, key: str) -> None:
     words = ("--broker", "all", "--add-config", f"{key}=hunter2", "--dry-run", "-o", "json")

@@ -108,13 +108,15 @@ class RolloutStore:
             return ()
         return sorted(self._records.values(), key=lambda record: record.steps[0].at_ms)
 
-    def check_topic(self) -> None:
-        """Check that the topic of the records exists or could be created.
+    def check_addition(self, record: RolloutRecord) -> None:
+        """Check that the first record of a roll-out could be written, without writing it.
 
         Raises:
-            KafkaApiError: It could not, for example because a policy denies its name.
+            RolloutConflictError: A roll-out that has not ended changes one of the entities.
+            KafkaApiError: The topic could not be created, for example because a policy denies its name.
         """
         asyncio.run(create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS}, validate_only=True))
+        _check_entities(record, self.records())
 
     def add(self, record: RolloutRecord) -> RolloutRecord:
         """Write the first record of a roll-out, and remove those of all but the newest ``MAX_ENDED`` ended ones.
@@ -124,13 +126,7 @@ class RolloutStore:
         """
 
         def decide(records: Mapping[str, RolloutRecord]) -> RolloutRecord:
-            others = [each for each in records.values() if each.id != record.id]
-            if (taken := conflict(others, record.entities)) is not None:
-                other, entity = taken
-                raise RolloutConflictError(
-                    f"{entity}: roll-out {other.id} of {other.operator} is {other.progress}; wait until it has ended,"
-                    f" or end it with klamm rollout abort {other.id}"
-                )
+            _check_entities(record, records.values())
             return record
 
         asyncio.run(create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS}))
@@ -238,6 +234,16 @@ class RolloutStore:
                     raise
                 logger.debug("%s cannot be used, trying again: %s", TOPIC, error)
                 time.sleep(_RANDOM.uniform(0, backoff.next_s()))
+
+
+def _check_entities(record: RolloutRecord, records: Iterable[RolloutRecord]) -> None:
+    """Raise RolloutConflictError if another roll-out that has not ended changes an entity of this one."""
+    if (taken := conflict((each for each in records if each.id != record.id), record.entities)) is not None:
+        other, entity = taken
+        raise RolloutConflictError(
+            f"{entity}: roll-out {other.id} of {other.operator} is {other.progress}; wait until it has ended, or end it"
+            f" with klamm rollout abort {other.id}"
+        )
 
 
 def _mark(record: RolloutRecord) -> tuple[int, str]:

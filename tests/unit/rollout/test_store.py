@@ -112,6 +112,17 @@ def test_removed_roll_out_is_not_continued(topic: Topic, rollouts: RolloutStore)
         rollouts.replace(record, replace(record, state=RolloutState.APPLYING, version=2))
 
 
+def test_conflicting_addition_is_rejected_before_it_is_written(topic: Topic, rollouts: RolloutStore) -> None:
+    # given
+    topic.write(record_of("held", RolloutState.HELD), record_of("done", RolloutState.DONE))
+    # then
+    with pytest.raises(RolloutConflictError, match=r"TOPIC:a: roll-out held of .* is held"):
+        rollouts.check_addition(record_of("new"))
+    topic.write(record_of("held", RolloutState.REVERTED))
+    rollouts.check_addition(record_of("new"))
+    assert len(topic.records) == 3
+
+
 def test_record_is_sent_again_while_a_broker_does_not_know_the_new_topic(
     topic: Topic, rollouts: RolloutStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,15 @@ def is_output_full(error: OSError) -> bool:
     return error.errno == errno.ENOSPC and error.filename is None
 
 
+def is_output_failure(error: BaseException) -> bool:
+    """Return whether stdout takes no more, so that the command ends by ``main``.
+
+    A command that catches errors of the network or of files raises such an error again: it is an OSError, too, and a
+    BrokenPipeError is a ConnectionError. Those of connections are wrapped.
+    """
+    return isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error))
+
+
 def write_nothing_more() -> None:
     """Redirect stdout to ``os.devnull``, so that flushing its buffer at exit cannot fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

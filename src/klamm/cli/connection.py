@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_USAGE, is_output_full
+from klamm.cli import EXIT_FAILED, EXIT_USAGE, is_output_failure
 from klamm.cli.arguments import TIMEOUT
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
@@ -212,8 +212,8 @@ def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], N
         UnicodeEncodeError,
         UnwritableMessageError,  # such as a name of more than 32,767 bytes
     ) as error:
-        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
-            raise  # klamm.cli.main ends all commands alike when the output takes no more
+        if is_output_failure(error):
+            raise
         line = one_line(explain(error))
         if on_failure is None:
             print_error(f"{prog}: {line}")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, is_output_failure
 from klamm.cli.arguments import add_timeout, seconds
 from klamm.cli.output import table_lines
 from klamm.config_providers import resolve
@@ -44,9 +44,13 @@ def main(arguments: Sequence[str]) -> int:
         flow = chosen_flow(settings.require_flows(), options.flow)
         return _run(flow.with_timeout(options.api_timeout_ms), options)
     except CLUSTER_ERRORS as error:  # before OSError, to which ConnectionError and TimeoutError belong
+        if is_output_failure(error):
+            raise
         sys.stderr.write(f"klamm mirror cutover: {error_text(error)}\n")
         return EXIT_FAILED
     except (SettingsError, OSError) as error:
+        if is_output_failure(error):
+            raise
         sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")
         return EXIT_USAGE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, is_output_failure
 from klamm.cli.arguments import ToolParser, add_common, add_timeout
 from klamm.cli.connection import RequestError, read_client_properties
 from klamm.cli.output import print_error, print_result, table_lines
@@ -55,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _show(_queries(options), options.output)
     except (SettingsError, RequestError, OSError, *CLUSTER_ERRORS) as error:
+        if is_output_failure(error):
+            raise
         wrong = isinstance(error, SettingsError)
         print_error(f"{_PROG}: {' '.join(error_text(error).split())}")
         return EXIT_USAGE if wrong else EXIT_FAILED

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, is_output_failure
 from klamm.cli.arguments import add_timeout
 from klamm.config_providers import resolve
 from klamm.dataframes.errors import ReadingError
@@ -45,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"klamm mirror verify: --topics {options.topics}: expected a regular expression: {error}\n")
         return EXIT_USAGE
     except (SettingsError, OSError) as error:
+        if is_output_failure(error):
+            raise
         sys.stderr.write(f"klamm mirror verify: {options.properties}: {error}\n")
         return EXIT_USAGE
     if not any(code or count for code, count in results):
@@ -71,6 +73,8 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
             problems += bool(verdict.problem)
             lag += verdict.lag
     except (*CLUSTER_ERRORS, ReadingError) as error:
+        if is_output_failure(error):
+            raise
         sys.stderr.write(f"{flow.name}: could not be compared: {error_text(error)}\n")
         return EXIT_FAILED, partitions
     read = f"{counted(same, 'record')} equal on both sides" if read_records else "no records read"

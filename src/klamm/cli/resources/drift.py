@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.atomic_file import replace_file
-from klamm.cli import EXIT_FAILED, EXIT_OK, is_output_full
+from klamm.cli import EXIT_FAILED, EXIT_OK, is_output_failure
 from klamm.cli.arguments import INT32_MAX, ToolParser
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error
@@ -145,8 +145,8 @@ class Watch:
                 self._report(error, "")
 
     def _report(self, error: BaseException, place: str) -> None:
-        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
-            raise error  # the output takes no more
+        if is_output_failure(error):
+            raise error
         self._failures += 1
         print_error(f"{_PROG}:{place} {escaped(' '.join(explain(error).split()))}")
 

@@ -1,0 +1,82 @@
+"""Commands whose output takes no more: its reader, such as ``head``, has gone, or its disk is full."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.cli.mirror import cutover, status, verify
+from klamm.mirror.groups.cutover import Cutover
+from klamm.mirror.status.verify import PartitionVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+VERDICT = PartitionVerdict(
+    topic="t",
+    remote_topic="A.t",
+    partition=0,
+    mirrored=1,
+    lag=0,
+    findings=None,
+    problem="",
+)
+CUTOVER = Cutover(flow="A->B", group="g", rows=(), problems=())
+ERRORS = (BrokenPipeError(errno.EPIPE, "Broken pipe"), OSError(errno.ENOSPC, "No space left on device"))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=str)
+@pytest.mark.parametrize("verdicts", [[VERDICT], []], ids=["verdict", "result"])
+def test_verify_does_not_report_it_as_an_error_of_a_cluster_or_the_file(
+    verdicts: list[PartitionVerdict], error: OSError, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "verify_flow", lambda *_, **__: iter(verdicts))
+    assert_raised(error, verify.main, [str(file)], monkeypatch)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=str)
+def test_cutover_does_not_report_it_as_an_error_of_a_cluster_or_the_file(
+    error: OSError, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutover, "both_sides", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(cutover, "cut_over", lambda *_, **__: CUTOVER)
+    assert_raised(error, cutover.main, ["g", str(file)], monkeypatch)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=str)
+def test_status_does_not_report_it_as_an_error_of_a_cluster(
+    error: OSError, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(_: Any) -> None:
+        raise ConnectionError("no broker")
+
+    monkeypatch.setattr(status, "read_status", unavailable)
+    assert_raised(error, status.main, [str(file), "-o", "json"], monkeypatch)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mm2.properties"
+    servers = "".join(f"{alias}.bootstrap.servers=127.0.0.1:1\n" for alias in "AB")
+    path.write_text(f"clusters=A,B\n{servers}A->B.enabled=true\n")
+    return path
+
+
+def assert_raised(
+    error: OSError, main: Callable[[Sequence[str]], int], words: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the command leaves the error to ``klamm.cli.main``, which ends all commands alike."""
+
+    class Output(io.StringIO):
+        def write(self, _: str) -> int:
+            raise error
+
+    monkeypatch.setattr("sys.stdout", Output())
+    with pytest.raises(OSError) as raised:  # noqa: PT011 - the very error is compared
+        main(words)
+    assert raised.value is error

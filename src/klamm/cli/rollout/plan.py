@@ -12,6 +12,7 @@ from klamm.cli.connection import RequestError, UsageError
 from klamm.cli.output import print_error
 from klamm.cli.topics.names import matching, parse_pattern
 from klamm.client_configs.definitions import SETTABLE
+from klamm.client_configs.rollout import parse_rollout, rollout_key
 from klamm.configs.durations import DURATION_UNITS, parse_amount
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text, unescaped_name
 from klamm.display import counted
@@ -208,11 +209,16 @@ def _present(entities: Entities, wanted: Values) -> Values:
 
 
 def _differing(wanted: Values, current: Values) -> dict[str, dict[str, str | None]]:
-    """Return the settings without those that are set already."""
+    """Return the settings without those that are set already.
+
+    A staged roll-out of another value overrides the plain value of a client config for some clients, or for all.
+    """
     differing: dict[str, dict[str, str | None]] = {}
     for entity, values in wanted.items():
         for key, value in values.items():
-            if not is_equal(entity, key, current[entity].get(key), value):
+            staged = current[entity].get(rollout_key(key))
+            is_overridden = staged is not None and parse_rollout(rollout_key(key), staged).value != value
+            if is_overridden or not is_equal(entity, key, current[entity].get(key), value):
                 differing.setdefault(entity, {})[key] = value
     return differing
 

@@ -95,6 +95,8 @@ class DynamicConfigs:
         self._failures = 0
         self._due_at: float | None = None
         self._in_flight = False
+        self._was_answered = False
+        """Whether a broker has answered a request, also with an error code. Such a broker knows the API."""
         self._succeeded = False
         self._rejected: Values | None = None
         self._disabled_because: str | None = None
@@ -138,12 +140,12 @@ class DynamicConfigs:
         return False
 
     def on_not_sent(self, now: float) -> None:
-        """Record that the request was not sent: no broker could be reached, or the connection was busy."""
+        """Record that the request was not sent: no broker was reached, or the connection was busy or closed before."""
         self._retry_later(now)
 
     def on_no_answer(self, now: float, error: BaseException) -> None:
-        """Record that the connection closed without an answer, as old brokers do with unknown requests."""
-        if not self._succeeded:
+        """Record that the connection closed after the request was sent, as old brokers do with unknown requests."""
+        if not self._was_answered:
             self._disable(f"the broker did not answer: {error}")
         else:
             self._retry_later(now)
@@ -157,6 +159,7 @@ class DynamicConfigs:
         if response.error_code in _OLD_BROKER_CODES:
             self._disable(f"the broker answered error {response.error_code}: {response.error_message}")
             return None
+        self._was_answered = True
         if response.error_code != ErrorCode.NONE:
             logger.warning("Dynamic configs: error %d: %s", response.error_code, response.error_message)
             self._retry_later(now)

@@ -154,6 +154,7 @@ class BridgedRequest(Generic[AnyResponse]):
         self.API_KEY = message.API_KEY
         self.API_VERSION = version
         self.header: _Header | None = None
+        """Set by ``KafkaProtocol`` when it sends the request. None: nothing was sent."""
         self._message = message
         self._reader = _ResponseReader(response_class, version, is_whole=is_whole)
         self._client_id: str | None = None
@@ -262,7 +263,10 @@ class KafkaPythonLoop(DynamicConfigLoop):
         except Exception as error:  # of any class if a new login on this connection failed
             if self._is_closed:
                 raise
-            self._configs.on_no_answer(time.monotonic(), error)
+            if request.header is None:
+                self._configs.on_not_sent(time.monotonic())
+            else:
+                self._configs.on_no_answer(time.monotonic(), error)
         else:
             self._answered(response)
 
@@ -326,7 +330,8 @@ def send_in_turn(connection: Any, request: BridgedRequest[Any]) -> Any | None:
 
     A producer under load always has the maximum number of requests in flight, and reuses a free slot before any
     coroutine runs. So the slot is taken inside the callback of the response that frees it. Return None if the
-    connection is paused for another reason (throttled, buffer full); nothing is sent then.
+    connection is paused for another reason (throttled, buffer full); nothing is sent then. Nor is it if the future
+    fails before the request has a header: that response closed or paused the connection.
     """
     if not connection.paused:
         return connection.send_request(request)

@@ -16,6 +16,7 @@ from klamm.clients.dynamic_config import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.kafka_client.pool.calls import Deadline
+from klamm.kafka_client.pool.node import NotReadyError
 from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
@@ -141,6 +142,8 @@ class _OwnLoop(DynamicConfigLoop):
             response = await connection.call(request, DescribeClientConfigsResponse, 0, is_whole=True)
         except UnreadableResponseError as error:
             self._configs.on_unreadable(error)
+        except NotReadyError:
+            self._configs.on_not_sent(time.monotonic())
         except ConnectionLostError as error:
             self._configs.on_no_answer(time.monotonic(), error)
         else:

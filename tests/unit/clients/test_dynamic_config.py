@@ -212,6 +212,20 @@ def test_later_disconnect_is_retried() -> None:
     assert configs.due_in_s(300.0) == pytest.approx(0.1)
 
 
+def test_disconnect_after_an_error_response_is_retried() -> None:
+    """A gateway that is loading answers COORDINATOR_LOAD_IN_PROGRESS, so it knows the API."""
+    # given
+    configs = producer()
+    configs.request()
+    configs.on_answer(0.0, error_response(14))
+    configs.request()
+    # when
+    configs.on_no_answer(1.0, ConnectionError("closed"))
+    # then
+    assert configs.due_in_s(1.0) is not None
+    assert configs.request().supported_configs == ["acks"]
+
+
 def test_unreadable_response_disables_dynamic_configs() -> None:
     """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
     the first try.

@@ -15,7 +15,7 @@ import pytest
 from kafka.consumer.subscription_state import SubscriptionState
 from kafka.coordinator.base import Generation, MemberState
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.errors import IllegalGenerationError, RebalanceInProgressError
+from kafka.errors import IllegalGenerationError, NodeNotReadyError, RebalanceInProgressError
 from kafka.future import Future
 from kafka.net.connection import KafkaConnection
 from kafka.net.selector import NetworkSelector
@@ -27,7 +27,14 @@ from kafka.protocol.parser import KafkaProtocol
 
 from klamm.client_configs.definitions import ACKS
 from klamm.clients.dynamic_config import DynamicConfigs, normalise_producer
-from klamm.clients.kafka_python import BridgedRequest, BridgedResponse, KafkaPythonLoop, _Joins
+from klamm.clients.kafka_python import (
+    MAX_IN_FLIGHT,
+    BridgedRequest,
+    BridgedResponse,
+    KafkaPythonLoop,
+    _Joins,
+    send_in_turn,
+)
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.frames import response_header
@@ -165,8 +172,9 @@ class Network:
 
     Args:
         net: Event loop of the client.
-        connection_error: Error of the first attempt to connect.
-        answers: Answers to the requests for configs, in their order. An error fails the request.
+        connection_error: Error of the first attempt to connect; None if it succeeds.
+        answers: Answers to the requests for configs, in their order. An error fails the request; NodeNotReadyError does
+            so before it is sent.
     """
 
     config: ClassVar[dict[str, int]] = {"request_timeout_ms": 30_000}
@@ -174,9 +182,11 @@ class Network:
     paused: ClassVar[set[str]] = set()
     broker_version_data = SimpleNamespace(api_versions={18: (0, 3)})
 
-    def __init__(self, net: NetworkSelector, connection_error: Exception, answers: Iterable[Message | Exception]):
+    def __init__(
+        self, net: NetworkSelector, connection_error: Exception | None, answers: Iterable[Message | Exception]
+    ):
         self._net = net
-        self._connection_error: Exception | None = connection_error
+        self._connection_error = connection_error
         self._answers = iter(answers)
 
     def __await__(self) -> Iterator[Any]:
@@ -198,6 +208,8 @@ class Network:
             feature = ApiVersionsResponse.SupportedFeatureKey(name="client.configs", min_version=1, max_version=1)
             return Future().success(BridgedResponse(ApiVersionsResponse(supported_features=[feature])))
         answer = next(self._answers)
+        if not isinstance(answer, NodeNotReadyError):
+            request.with_header()
         return Future().failure(answer) if isinstance(answer, Exception) else Future().success(BridgedResponse(answer))
 
 
@@ -208,17 +220,21 @@ def with_acks(value: str) -> DescribeClientConfigsResponse:
     return DescribeClientConfigsResponse(error_message=None, entries=[entry])
 
 
-def test_configs_are_followed_after_errors_of_the_applications_login() -> None:
-    """kafka-python fails a connection with what the token provider raises, also at a later login on the connection."""
-    away = URLError("the identity provider is away")
-    has_changed = threading.Event()
-    configs = DynamicConfigs(
+def producer_configs() -> DynamicConfigs:
+    return DynamicConfigs(
         client_id="app1",
         static={ACKS: "1"},
         normalise=lambda values: normalise_producer(values, is_idempotent=False),
         interval_s=0.01,
         retry_backoff_s=0.01,
     )
+
+
+def test_configs_are_followed_after_errors_of_the_applications_login() -> None:
+    """kafka-python fails a connection with what the token provider raises, also at a later login on the connection."""
+    away = URLError("the identity provider is away")
+    has_changed = threading.Event()
+    configs = producer_configs()
     with contextlib.closing(NetworkSelector()) as net:
         net.start()
         network = Network(net, away, itertools.chain([with_acks("1"), away], itertools.repeat(with_acks("all"))))
@@ -227,6 +243,40 @@ def test_configs_are_followed_after_errors_of_the_applications_login() -> None:
         assert loop.start()
         assert has_changed.wait(30)
         assert configs.effective == {ACKS: "all"}
+
+
+def test_first_request_that_was_not_sent_is_repeated() -> None:
+    has_changed = threading.Event()
+    configs = producer_configs()
+    with contextlib.closing(NetworkSelector()) as net:
+        net.start()
+        network = Network(
+            net, None, itertools.chain([NodeNotReadyError("throttled")], itertools.repeat(with_acks("all")))
+        )
+        loop = KafkaPythonLoop(manager=network, configs=configs, apply=lambda _: has_changed.set(), on_change=None)
+        # when
+        loop.start()
+        # then
+        assert configs.disabled_because is None
+        assert has_changed.wait(30)
+
+
+def test_request_is_not_sent_if_the_awaited_response_throttles_the_connection() -> None:
+    # given
+    connection = KafkaConnection(Mock())
+    connection.connected, connection.initializing = True, False
+    oldest = Future()
+    connection.in_flight_requests.append((1, oldest, 0.0, 0.0, None))
+    connection.pause(MAX_IN_FLIGHT)
+    request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
+    outcome = send_in_turn(connection, request)
+    # when
+    connection.pause("throttle")
+    oldest.success(None)
+    # then
+    assert outcome is not None
+    assert isinstance(outcome.exception, NodeNotReadyError)
+    assert request.header is None
 
 
 TOPIC = "orders"

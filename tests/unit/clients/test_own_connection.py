@@ -6,10 +6,12 @@ import gc
 import threading
 import time
 from typing import TYPE_CHECKING
+from unittest.mock import AsyncMock, Mock
 
 from klamm.client_configs.definitions import ACKS
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, normalise_producer
-from klamm.clients.own_connection import OwnConnection
+from klamm.clients.own_connection import OwnConnection, _OwnLoop
+from klamm.kafka_client.pool.node import PooledConnection
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from tests.support.stub_broker import Answer, Request, StubBroker
 
@@ -20,20 +22,24 @@ ANNOUNCED = {"client.configs": (1, 1)}
 KEY_50 = {50: (0, 0)}
 
 
+def configs_of_a_producer() -> DynamicConfigs:
+    def normalise(values: Mapping[str, str]) -> Mapping[str, str]:
+        return normalise_producer(values, is_idempotent=False)
+
+    return DynamicConfigs(
+        client_id="own", static={ACKS: "1"}, normalise=normalise, interval_s=0.1, retry_backoff_s=0.02
+    )
+
+
 class Client:
     """Owns a connection, and can be forgotten."""
 
     def __init__(self, broker: StubBroker, seen: list[ConfigUpdate] | None = None) -> None:
-        def normalise(values: Mapping[str, str]) -> Mapping[str, str]:
-            return normalise_producer(values, is_idempotent=False)
-
         self.connection = OwnConnection(
             owner=self,
             settings={"bootstrap_servers": broker.bootstrap_servers, "client_id": "own"},
             software_name="klamm-test",
-            configs=DynamicConfigs(
-                client_id="own", static={ACKS: "1"}, normalise=normalise, interval_s=0.1, retry_backoff_s=0.02
-            ),
+            configs=configs_of_a_producer(),
             apply=([] if seen is None else seen).append,
             on_change=None,
         )
@@ -99,3 +105,17 @@ def test_garbage_collected_client_stops_its_requests() -> None:
         gc.collect()
         # then
         until(lambda: not any(thread.name == "klamm-connections-own" for thread in threading.enumerate()))
+
+
+async def test_first_request_is_repeated_if_the_connection_closes_before_it_is_sent() -> None:
+    """A response of Metadata may throttle the connection, and the broker closes it during the pause."""
+    # given
+    closed = Mock(closed=True, features=ANNOUNCED)
+    connection = PooledConnection(closed, Mock(), 30.0)
+    pool = Mock(connection=AsyncMock(return_value=connection))
+    configs = configs_of_a_producer()
+    # when
+    await _OwnLoop(pool, configs, lambda _: None, None)._ask_once()
+    # then
+    assert configs.disabled_because is None
+    assert configs.due_in_s(0.0) is not None

@@ -81,6 +81,7 @@ class PooledConnection:
 
         Raises:
             UnreadableResponseError: The response could not be decoded.
+            NotReadyError: The connection broke before the request was sent.
             ConnectionLostError: The connection broke, or no response arrived within ``request.timeout.ms``; then the
                 connection is closed.
             TimeoutError: No response arrived within ``timeout_s``.
@@ -99,7 +100,7 @@ class PooledConnection:
         if (throttled_s := self._throttled_until - time.monotonic()) > 0:
             await asyncio.sleep(throttled_s)  # the broker asked for a pause (KIP-219)
         if self._connection.closed:
-            raise ConnectionLostError("The connection was closed")
+            raise NotReadyError("The connection was closed before the request was sent")
         answer: asyncio.Future[AnyResponse] = self._loop.create_future()
 
         def on_response(response: AnyResponse | UnreadableResponseError, _: FrameBuffer) -> None:

@@ -14,7 +14,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
-from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer, normalise_producer
+from klamm.clients.dynamic_config import (
+    ConfigUpdate,
+    DynamicConfigs,
+    Values,
+    normalise_consumer,
+    normalise_producer,
+    notify,
+)
 from klamm.clients.own_connection import OwnConnection
 from klamm.extras import require_extra
 
@@ -114,7 +121,8 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
     ) -> None:
         super().__init__(**configs)
         self._dynamic: OwnConnection | None = None
-        self._wanted = (configs, on_dynamic_config_change) if enable_dynamic_config else None
+        self._on_dynamic_config_change = on_dynamic_config_change
+        self._wanted = configs if enable_dynamic_config else None
         self._static = {ACKS: _ACKS_BY_WIRE[self._sender._acks]}
 
     async def start(self) -> None:
@@ -122,7 +130,7 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
         if self._wanted is not None:
             is_idempotent = self._txn_manager is not None
             normalise = functools.partial(normalise_producer, is_idempotent=is_idempotent)
-            self._dynamic = await _start(self, *self._wanted, client_id=self.client._client_id, normalise=normalise)
+            self._dynamic = await _start(self, self._wanted, client_id=self.client._client_id, normalise=normalise)
         async with _ended_by_failure(self._dynamic):
             await super().start()
 
@@ -160,7 +168,8 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         super().__init__(*topics, **configs)
         self._dynamic: OwnConnection | None = None
         is_wanted = enable_dynamic_config and configs.get("group_id") is not None
-        self._wanted = (configs, on_dynamic_config_change) if is_wanted else None
+        self._on_dynamic_config_change = on_dynamic_config_change
+        self._wanted = configs if is_wanted else None
         self._static = {
             SESSION_TIMEOUT_MS: str(self._session_timeout_ms),
             HEARTBEAT_INTERVAL_MS: str(self._heartbeat_interval_ms),
@@ -170,7 +179,7 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         """Fetch the dynamic configs, then start as aiokafka does."""
         if self._wanted is not None:
             self._dynamic = await _start(
-                self, *self._wanted, client_id=self._client._client_id, normalise=normalise_consumer
+                self, self._wanted, client_id=self._client._client_id, normalise=normalise_consumer
             )
         joins_with = self._session_timeout_ms
         async with _ended_by_failure(self._dynamic):
@@ -232,7 +241,6 @@ async def _beat_at_once(coordinator: Any) -> None:
 async def _start(
     client: Any,
     configs: dict[str, Any],
-    on_change: OnChange,
     *,
     client_id: str,
     normalise: Callable[[Values], Values],
@@ -249,15 +257,14 @@ async def _start(
     def apply(update: ConfigUpdate) -> None:
         if (live := reference()) is not None:
             live._apply_dynamic_configs(update)
-            if on_change is not None:
-                _notify(on_change, update)
+            notify(live._on_dynamic_config_change, update)
 
-    def receive(update: ConfigUpdate) -> None:
+    def receive(_: object, update: ConfigUpdate) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed, so the change cannot be reported
             loop.call_soon_threadsafe(apply, update)
 
     connection = OwnConnection(
-        owner=client,
+        client=client,
         settings=_DEFAULT_CONNECTION
         | {name: configs[name] for name in _CONNECTION if name in configs}
         | {"client_id": client_id},
@@ -270,18 +277,10 @@ async def _start(
             retry_backoff_s=configs.get("retry_backoff_ms", _DEFAULT_BACKOFF_MS) / 1000,
         ),
         apply=receive,
-        on_change=None,
     )
     async with _ended_by_failure(connection):  # or by cancellation
         await connection.start_async()  # received changes are queued before this coroutine continues
     return connection
-
-
-def _notify(on_change: Callable[[ConfigUpdate], None], update: ConfigUpdate) -> None:
-    try:
-        on_change(update)
-    except Exception:
-        logger.exception("on_dynamic_config_change failed; the change itself is in force")
 
 
 @contextlib.asynccontextmanager

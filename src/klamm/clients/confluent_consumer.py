@@ -282,7 +282,7 @@ class Consumer:
     ) -> None:
         self._properties, self._more = split_properties(config, more)
         is_wanted = takes_dynamic_configs(self._properties, enable_dynamic_config)
-        self._inbox = Inbox()
+        self._inbox = Inbox(on_dynamic_config_change)
         self._topics: list[str] | None = None
         self._listener: dict[str, Listener] = {}
         self._progress = DeliveryProgress(self._properties)
@@ -300,7 +300,7 @@ class Consumer:
         if is_wanted and self._properties.get("group.protocol", "classic") == "classic":
             self._properties |= SOFTWARE_PROPERTIES
             configs = _dynamic_configs(self._properties)
-            self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
+            self._connection = connect(self, self._properties, configs)
         if self._connection is not None and self._connection.is_on and GROUP_INSTANCE_ID not in self._properties:
             self._made_up_instance_id = f"{client_id(self._properties)}-{uuid.uuid4()}"
             self._properties[GROUP_INSTANCE_ID] = self._made_up_instance_id

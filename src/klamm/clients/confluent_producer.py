@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import confluent_kafka
 
@@ -21,7 +21,7 @@ from klamm.clients.confluent_settings import (
     split_properties,
     takes_dynamic_configs,
 )
-from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_producer
+from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_producer, notify
 from klamm.clients.own_connection import OwnConnection
 
 if TYPE_CHECKING:
@@ -39,14 +39,20 @@ _WAIT_STEP_S: Final = 0.5
 
 
 class Inbox:
-    """Mailbox for the latest values, from the requesting thread to the thread that uses the client."""
+    """Mailbox for the latest values, from the requesting thread to the thread that uses the client.
 
-    def __init__(self) -> None:
+    Args:
+        on_change: The application's callback, called after each change in the requesting thread.
+    """
+
+    def __init__(self, on_change: Callable[[ConfigUpdate], None] | None) -> None:
         self.values: Values | None = None
+        self._on_change = on_change
 
     def put(self, update: ConfigUpdate) -> None:
         """Store an update. It overwrites one that was not taken."""
         self.values = update.effective
+        notify(self._on_change, update)
 
     def take(self) -> Values | None:
         """Return the update stored since the last call, or None."""
@@ -54,22 +60,25 @@ class Inbox:
         return values
 
 
-def connect(
-    owner: object,
-    properties: Mapping[str, Any],
-    configs: DynamicConfigs,
-    inbox: Inbox,
-    on_change: Callable[[ConfigUpdate], None] | None,
-) -> OwnConnection | None:
+class Client(Protocol):
+    """A client with an inbox."""
+
+    _inbox: Inbox
+
+
+def connect(client: Client, properties: Mapping[str, Any], configs: DynamicConfigs) -> OwnConnection | None:
     """Start to request the dynamic configs of a client. Return None if its login cannot be used twice."""
+
+    def put(live: Client, update: ConfigUpdate) -> None:
+        live._inbox.put(update)
+
     try:
         connection = OwnConnection(
-            owner=owner,
+            client=client,
             settings=connection_settings(properties),
             software_name=SOFTWARE,
             configs=configs,
-            apply=inbox.put,
-            on_change=on_change,
+            apply=put,
         )
     except (ValueError, OSError) as error:
         logger.warning("Dynamic configs are off for client %s: %s", client_id(properties), error)
@@ -113,12 +122,12 @@ class Producer:
         credentials."""
         self._thread = threading.local()
         self._is_closed = False
-        self._inbox = Inbox()
+        self._inbox = Inbox(on_dynamic_config_change)
         self._connection: OwnConnection | None = None
         if is_wanted:
             self._properties |= SOFTWARE_PROPERTIES
             configs = _dynamic_configs(self._properties)
-            self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
+            self._connection = connect(self, self._properties, configs)
         self._properties = self._with(self._inbox.take()) or self._properties
         self._producer = self._build(self._properties)
         self._successor: Any = None

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, wait
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.client_configs.description import MatchType
@@ -266,29 +267,37 @@ def _positive(name: str, value: str) -> int:
     return number
 
 
+def notify(on_change: Callable[[ConfigUpdate], None] | None, update: ConfigUpdate) -> None:
+    """Call the application's callback, if it has one. Log its error: the change has taken effect nevertheless."""
+    if on_change is None:
+        return
+    try:
+        on_change(update)
+    except Exception:
+        logger.exception("on_dynamic_config_change failed; the change itself is in force")
+
+
 class DynamicConfigLoop(ABC):
     """Coroutine that requests dynamic configs until they are disabled permanently. It runs on one event loop.
 
+    It ends when its client is garbage collected, so neither the loop nor ``apply`` keeps the client alive. The client
+    itself holds the application's callback, which often refers to the object that owns the client.
+
     Args:
+        client: The client.
         configs: State that decides when to send a request and what an answer changes.
-        apply: Applies an update to the client.
-        on_change: The application's callback, called after ``apply``.
+        apply: Applies an update to the client and notifies the application.
     """
 
-    def __init__(
-        self,
-        configs: DynamicConfigs,
-        apply: Callable[[ConfigUpdate], None],
-        on_change: Callable[[ConfigUpdate], None] | None,
-    ) -> None:
+    def __init__(self, client: object, configs: DynamicConfigs, apply: Callable[[Any, ConfigUpdate], None]) -> None:
+        self._client = weakref.ref(client)
         self._configs = configs
         self._apply = apply
-        self._on_change = on_change
         self._first: Future[None] = Future()
 
     async def _run(self) -> None:
         try:
-            while (delay_s := self._configs.due_in_s(time.monotonic())) is not None:
+            while self._client() is not None and (delay_s := self._configs.due_in_s(time.monotonic())) is not None:
                 if delay_s > 0:
                     await self._sleep(delay_s)
                 else:
@@ -314,8 +323,9 @@ class DynamicConfigLoop(ABC):
 
     def _answered(self, response: DescribeClientConfigsResponse) -> None:
         update = self._configs.on_answer(time.monotonic(), response)
-        if update is not None:
-            self._take(update)
+        client = self._client()
+        if update is not None and client is not None:
+            self._apply(client, update)
         self._end_first_wait()
 
     def _wait_for_first(self, timeout_s: float) -> bool:
@@ -325,12 +335,3 @@ class DynamicConfigLoop(ABC):
     def _end_first_wait(self) -> None:
         if not self._first.done():
             self._first.set_result(None)
-
-    def _take(self, update: ConfigUpdate) -> None:
-        self._apply(update)
-        if self._on_change is None:
-            return
-        try:
-            self._on_change(update)
-        except Exception:
-            logger.exception("on_dynamic_config_change failed; the change itself is in force")

@@ -30,6 +30,7 @@ from klamm.clients.dynamic_config import (
     Values,
     normalise_consumer,
     normalise_producer,
+    notify,
 )
 from klamm.kafka_client.connection.connection import negotiate
 from klamm.protocol.codec import decode, encode
@@ -200,21 +201,16 @@ class KafkaPythonLoop(DynamicConfigLoop):
     Everything except ``start`` runs in the thread that drives the client's event loop.
 
     Args:
+        client: The client.
         manager: kafka-python's ``KafkaConnectionManager`` of the client.
         configs: State that decides when to send a request and what an answer changes.
-        apply: Applies an update to the client.
-        on_change: The application's callback, called after ``apply``.
+        apply: Applies an update to the client and notifies the application.
     """
 
     def __init__(
-        self,
-        *,
-        manager: Any,
-        configs: DynamicConfigs,
-        apply: Callable[[ConfigUpdate], None],
-        on_change: Callable[[ConfigUpdate], None] | None,
+        self, *, client: object, manager: Any, configs: DynamicConfigs, apply: Callable[[Any, ConfigUpdate], None]
     ) -> None:
-        super().__init__(configs, apply, on_change)
+        super().__init__(client, configs, apply)
         self._manager = manager
         self._net = manager._net  # kafka-python has no public access to its event loop
         self._asked_connection: Any = None
@@ -379,16 +375,17 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
         if enable_dynamic_config:
             configs.setdefault("kafka_client", named_kafka_client())
         super().__init__(*topics, **configs)
+        self._on_dynamic_config_change = on_dynamic_config_change
         self._joins: _Joins | None = None
         if self.config["group_id"] is None:
             return
         self._joins = _Joins(self._coordinator)
         if enable_dynamic_config:
             KafkaPythonLoop(
+                client=self,
                 manager=self._manager,
                 configs=self._dynamic_configs(),
-                apply=self._apply_dynamic_configs,
-                on_change=on_dynamic_config_change,
+                apply=KafkaConsumer._apply_dynamic_configs,
             ).start()
 
     def _dynamic_configs(self) -> DynamicConfigs:
@@ -405,7 +402,10 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
         )
 
     def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
-        """Apply values to the next heartbeat and JoinGroup. Runs in the network thread, which sends both."""
+        """Apply values to the next heartbeat and JoinGroup, then call the application's callback.
+
+        Runs in the network thread, which sends both.
+        """
         coordinator = self._coordinator
         effective = {
             "session_timeout_ms": int(update.effective[SESSION_TIMEOUT_MS]),
@@ -415,6 +415,7 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
             config.update(effective)
         if any(change.name == SESSION_TIMEOUT_MS for change in update.changes):
             coordinator.request_rejoin()
+        notify(self._on_dynamic_config_change, update)
 
     def poll(self, *args: Any, **kwargs: Any) -> Any:
         """Fetch records, as kafka-python does."""
@@ -518,12 +519,13 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]  # kafka-python 
         if enable_dynamic_config:
             configs.setdefault("kafka_client", named_kafka_client())
         super().__init__(**configs)
+        self._on_dynamic_config_change = on_dynamic_config_change
         if enable_dynamic_config:
             KafkaPythonLoop(
+                client=self,
                 manager=self._sender._client._manager,
                 configs=self._dynamic_configs(),
-                apply=self._apply_dynamic_configs,
-                on_change=on_dynamic_config_change,
+                apply=KafkaProducer._apply_dynamic_configs,
             ).start()
 
     def _dynamic_configs(self) -> DynamicConfigs:
@@ -541,7 +543,11 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]  # kafka-python 
         )
 
     def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
-        """Apply the value to later Produce requests. Runs in the sender's thread, which creates them."""
+        """Apply the value to later Produce requests, then call the application's callback.
+
+        Runs in the sender's thread, which creates them.
+        """
         acks = _WIRE_ACKS[update.effective[ACKS]]
         self.config["acks"] = acks
         self._sender.config["acks"] = acks
+        notify(self._on_dynamic_config_change, update)

@@ -35,12 +35,11 @@ class OwnConnection:
     """Thread that requests the dynamic configs of one client until it is closed or the client is garbage collected.
 
     Args:
-        owner: The client. ``apply`` and ``on_change`` must not refer to it, because that would keep it alive.
+        client: The client. ``apply`` must not refer to it, because that would keep it alive.
         settings: kafka-python's settings for servers, security and ``client_id``.
         software_name: Name that the broker stores with the registration.
         configs: State that decides when to send a request and what an answer changes.
-        apply: Applies an update to the client. Called in the connection's thread.
-        on_change: The application's callback, called after ``apply`` in the same thread.
+        apply: Applies an update to the client and notifies the application. Called in the connection's thread.
 
     Raises:
         ValueError: A setting is unknown or has a wrong value.
@@ -49,12 +48,11 @@ class OwnConnection:
     def __init__(
         self,
         *,
-        owner: object,
+        client: object,
         settings: dict[str, Any],
         software_name: str,
         configs: DynamicConfigs,
-        apply: Callable[[ConfigUpdate], None],
-        on_change: Callable[[ConfigUpdate], None] | None,
+        apply: Callable[[Any, ConfigUpdate], None],
     ) -> None:
         more = {name: value for name, value in settings.items() if name != "bootstrap_servers"}
         self._configs = configs
@@ -63,8 +61,8 @@ class OwnConnection:
                 settings["bootstrap_servers"], more | {"client_software_name": software_name}
             )
         )
-        self._loop = _OwnLoop(self._pool, configs, apply, on_change)
-        self._end = weakref.finalize(owner, self._pool.abandon)
+        self._loop = _OwnLoop(self._pool, client, configs, apply)
+        self._end = weakref.finalize(client, self._pool.abandon)
 
     @property
     def is_on(self) -> bool:
@@ -105,11 +103,11 @@ class _OwnLoop(DynamicConfigLoop):
     def __init__(
         self,
         pool: ConnectionPool,
+        client: object,
         configs: DynamicConfigs,
-        apply: Callable[[ConfigUpdate], None],
-        on_change: Callable[[ConfigUpdate], None] | None,
+        apply: Callable[[Any, ConfigUpdate], None],
     ) -> None:
-        super().__init__(configs, apply, on_change)
+        super().__init__(client, configs, apply)
         self._pool = pool
 
     def start(self) -> None:

@@ -204,13 +204,13 @@ async def test_second_start_begins_with_the_values_of_the_application(
     class Connection:
         is_on = True
 
-        def __init__(self, *, configs: DynamicConfigs, apply: Callable[[ConfigUpdate], None], **_: Any) -> None:
+        def __init__(self, *, configs: DynamicConfigs, apply: Callable[[Any, ConfigUpdate], None], **_: Any) -> None:
             static.append(configs.effective[key])
             self._configs, self._apply = configs, apply
 
         async def start_async(self) -> None:
             if len(static) == 1:
-                self._apply(ConfigUpdate(changes=(), effective={**self._configs.effective, key: dynamic}))
+                self._apply(self, ConfigUpdate(changes=(), effective={**self._configs.effective, key: dynamic}))
                 await asyncio.sleep(0)
 
         async def close_async(self) -> None: ...

@@ -238,7 +238,7 @@ def test_configs_are_followed_after_errors_of_the_applications_login() -> None:
     with contextlib.closing(NetworkSelector()) as net:
         net.start()
         network = Network(net, away, itertools.chain([with_acks("1"), away], itertools.repeat(with_acks("all"))))
-        loop = KafkaPythonLoop(manager=network, configs=configs, apply=lambda _: has_changed.set(), on_change=None)
+        loop = KafkaPythonLoop(client=network, manager=network, configs=configs, apply=lambda *_: has_changed.set())
         # when, then
         assert loop.start()
         assert has_changed.wait(30)
@@ -253,12 +253,28 @@ def test_first_request_that_was_not_sent_is_repeated() -> None:
         network = Network(
             net, None, itertools.chain([NodeNotReadyError("throttled")], itertools.repeat(with_acks("all")))
         )
-        loop = KafkaPythonLoop(manager=network, configs=configs, apply=lambda _: has_changed.set(), on_change=None)
+        loop = KafkaPythonLoop(client=network, manager=network, configs=configs, apply=lambda *_: has_changed.set())
         # when
         loop.start()
         # then
         assert configs.disabled_because is None
         assert has_changed.wait(30)
+
+
+def test_loop_ends_when_its_client_is_garbage_collected() -> None:
+    # given
+    class Client: ...
+
+    client = Client()
+    with contextlib.closing(NetworkSelector()) as net:
+        network = Network(net, None, itertools.repeat(with_acks("all")))
+        loop = KafkaPythonLoop(client=client, manager=network, configs=producer_configs(), apply=lambda *_: None)
+        ends = net.call_soon_with_future(loop._run)
+        # when
+        del client
+        net.poll(timeout_ms=30_000, future=ends)
+        # then
+        assert ends.succeeded()
 
 
 def test_request_is_not_sent_if_the_awaited_response_throttles_the_connection() -> None:

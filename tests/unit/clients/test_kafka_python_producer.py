@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,28 @@ def test_kafka_pythons_classes_for_shared_keys_are_unchanged(broker: StubBroker)
     request = DescribeUserScramCredentialsRequest[0](users=None)
     request.with_header(correlation_id=1, client_id="x")
     assert request.header.get_response_class() is DescribeUserScramCredentialsResponse[0]
+
+
+class Application:
+    """Owns a producer that refers to it, by its callback."""
+
+    def __init__(self, broker: StubBroker) -> None:
+        self.client = producer(broker, on_dynamic_config_change=self.on_change)
+
+    def on_change(self, update: ConfigUpdate) -> None: ...
+
+
+def test_garbage_collected_producer_ends_its_thread(broker: StubBroker) -> None:
+    # given
+    application = Application(broker)
+    send(application.client)
+    sender = application.client._sender
+    # when
+    del application
+    gc.collect()
+    # then
+    sender.join(30)
+    assert not sender.is_alive()
 
 
 def test_client_is_a_kafka_python_producer(broker: StubBroker) -> None:

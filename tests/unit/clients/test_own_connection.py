@@ -36,12 +36,11 @@ class Client:
 
     def __init__(self, broker: StubBroker, seen: list[ConfigUpdate] | None = None) -> None:
         self.connection = OwnConnection(
-            owner=self,
+            client=self,
             settings={"bootstrap_servers": broker.bootstrap_servers, "client_id": "own"},
             software_name="klamm-test",
             configs=configs_of_a_producer(),
-            apply=([] if seen is None else seen).append,
-            on_change=None,
+            apply=lambda _, update: None if seen is None else seen.append(update),
         )
 
 
@@ -115,7 +114,7 @@ async def test_first_request_is_repeated_if_the_connection_closes_before_it_is_s
     pool = Mock(connection=AsyncMock(return_value=connection))
     configs = configs_of_a_producer()
     # when
-    await _OwnLoop(pool, configs, lambda _: None, None)._ask_once()
+    await _OwnLoop(pool, pool, configs, lambda *_: None)._ask_once()
     # then
     assert configs.disabled_because is None
     assert configs.due_in_s(0.0) is not None

@@ -62,24 +62,38 @@ def watch_rejoins(coordinator: Any) -> None:
     """Make a coordinator join once more and restore what aiokafka discards.
 
     aiokafka ignores a request to join while a join is in progress, so a session timeout that changes at that moment
-    would never reach the broker. It also starts every assignment from the committed offsets. Within one generation no
-    other consumer can have owned the partitions, so positions and pauses remain valid. After a rebalance the committed
-    offsets count, as always.
+    would never reach the broker. A leader also assumes that the group takes every assignment that it computes. If it
+    joins with a changed session timeout, the group does not rebalance and keeps the earlier assignment, without
+    partitions that were added since. aiokafka also starts every assignment from the committed offsets. Within one
+    generation no other consumer can have owned the partitions, so positions and pauses remain valid. After a rebalance
+    the committed offsets count, as always.
 
     Args:
         coordinator: aiokafka's ``GroupCoordinator`` of a started consumer.
     """
-    join, subscription = coordinator._do_rejoin_group, coordinator._subscription
+    join, perform_assignment = coordinator._do_rejoin_group, coordinator._perform_assignment
+    subscription = coordinator._subscription
     assign = subscription.assign_from_subscribed
     generation = coordinator.generation
+    computed = in_use = coordinator._metadata_snapshot
+    """Partition counts of the latest assignment that the leader has computed, and of the one that the group uses."""
+
+    async def compute(response: Any) -> Any:
+        nonlocal computed
+        assignments = await perform_assignment(response)
+        computed = coordinator._metadata_snapshot
+        return assignments
 
     async def join_until_current(wanted: Any) -> bool:
-        nonlocal generation
+        nonlocal generation, in_use
         generation, sent = coordinator.generation, coordinator._session_timeout_ms
-        is_in: bool = await join(wanted)
-        if is_in and sent != coordinator._session_timeout_ms:
+        if not await join(wanted):
+            return False
+        if generation != coordinator.generation:
+            in_use = computed
+        if computed != in_use or sent != coordinator._session_timeout_ms:
             coordinator.request_rejoin()
-        return is_in
+        return True
 
     def assign_and_go_on(partitions: Any) -> None:
         before = subscription.subscription.assignment
@@ -90,7 +104,7 @@ def watch_rejoins(coordinator: Any) -> None:
         for partition in before.tps & after.tps:
             _carry_over(before.state_value(partition), after.state_value(partition))
 
-    coordinator._do_rejoin_group = join_until_current
+    coordinator._do_rejoin_group, coordinator._perform_assignment = join_until_current, compute
     subscription.assign_from_subscribed = assign_and_go_on
 
 

@@ -425,12 +425,15 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
 
 
 class _Joins:
-    """Workaround for three behaviours of kafka-python that disturb a group, above all on a busy machine.
+    """Workaround for four behaviours of kafka-python that disturb a group, above all on a busy machine.
 
     First, an assignment that arrives between two short polls is discarded and requested again; if the leader does that,
     the whole group rebalances. Second, a join that fails between two polls, for example because the group rebalances,
     may never be repeated; without heartbeats the member is then removed from its group. Third, a request to join is
-    forgotten while a join is in progress, although that join may carry an old session timeout.
+    forgotten while a join is in progress, although that join may carry an old session timeout. Fourth, a leader assumes
+    that the group takes every assignment that it computes. If it joins with a changed session timeout, the group does
+    not rebalance and keeps the earlier assignment, without partitions that were added since. The leader then has to
+    join once more.
 
     As in Kafka's Java client, an assignment counts only if the consumer is still the member that joined: it has not
     left, and the broker cannot have removed it. kafka-python sends no heartbeats before it has taken the assignment, so
@@ -448,11 +451,17 @@ class _Joins:
         """Session timeout of the latest JoinGroup, in milliseconds."""
         self._joined_at = 0.0
         """Time in seconds of the latest response with an assignment, on the monotonic clock."""
+        self._generation_before: int | None = None
+        """Generation before the latest JoinGroup."""
+        self._snapshot_before: Any = None
+        """kafka-python's partition counts of the leader's assignment in that generation. None: not the leader."""
         coordinator.group_protocols = self._note
         coordinator._process_sync_group_response = self._end_join
 
     def _note(self) -> Any:
         self._joined_with = self._coordinator.config["session_timeout_ms"]
+        self._generation_before = self._coordinator._generation.generation_id
+        self._snapshot_before = self._coordinator._assignment_snapshot
         return self._protocols()
 
     def _end_join(self, *response: Any) -> Any:
@@ -464,6 +473,8 @@ class _Joins:
         assignment = self._read_sync_response(*response)
         if self._coordinator.state is not MemberState.REBALANCING:
             raise kafka_errors.IllegalGenerationError("the member left its group while it joined")
+        if self._snapshot_before is not None and self._coordinator._generation.generation_id == self._generation_before:
+            self._coordinator._assignment_snapshot = self._snapshot_before  # it joins again if partitions were added
         self._joined_at = time.monotonic()
         return assignment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,6 +145,48 @@ async def test_heartbeats_being_stopped_are_not_restarted() -> None:
     await settle()
     assert coordinator.intervals == []
     await end(consumer, coordinator)
+
+
+class Leader:
+    """aiokafka's coordinator of a group's leader, without a broker."""
+
+    def __init__(self, generations: list[int]) -> None:
+        self.generation = 1
+        self.rejoins = 0
+        self._generations = iter(generations)
+        self._session_timeout_ms = 10_000
+        self._metadata_snapshot = {"t": 1}
+        self._subscription = SimpleNamespace(assign_from_subscribed=lambda _: None)
+
+    async def _perform_assignment(self, response: Any) -> None: ...
+
+    async def _do_rejoin_group(self, subscription: Any) -> bool:
+        self.generation = next(self._generations)
+        await self._perform_assignment(None)
+        return True
+
+    def request_rejoin(self) -> None:
+        self.rejoins += 1
+
+
+@pytest.mark.parametrize(
+    ("partitions", "generations", "rejoins"),
+    [(2, [1, 2], 1), (1, [1, 1], 0), (2, [2, 2], 0)],
+    ids=["added partition", "same partitions", "rebalance"],
+)
+async def test_leader_joins_again_until_its_group_uses_the_assignment_with_added_partitions(
+    partitions: int, generations: list[int], rejoins: int
+) -> None:
+    """A join with a changed session timeout causes no rebalance, so the leader's new assignment is dropped."""
+    # given
+    leader = Leader(generations)
+    aio.watch_rejoins(leader)
+    leader._metadata_snapshot = {"t": partitions}
+    # when
+    for _ in generations:
+        await leader._do_rejoin_group(None)
+    # then
+    assert leader.rejoins == rejoins
 
 
 async def test_start_waits_without_a_thread_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

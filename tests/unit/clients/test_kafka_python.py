@@ -380,3 +380,26 @@ def test_join_fails_if_the_member_has_left_before_its_end(member: Member) -> Non
     member.coordinator.reset_generation()
     with pytest.raises(IllegalGenerationError, match="left its group"):
         member.end_join()
+
+
+@pytest.mark.parametrize(
+    ("generation", "added", "joins_again"),
+    [(1, {1}, True), (1, set(), False), (2, {1}, False)],
+    ids=["added partition", "same partitions", "rebalance"],
+)
+def test_leader_joins_again_if_its_group_kept_an_assignment_without_added_partitions(
+    member: Member, generation: int, added: set[int], joins_again: bool
+) -> None:
+    """A join with a changed session timeout causes no rebalance, so the leader's new assignment is dropped."""
+    # given
+    coordinator = member.coordinator
+    coordinator._assignment_snapshot = {TOPIC: {0}}
+    coordinator._metadata_snapshot = {TOPIC: {0} | added}
+    # when
+    coordinator.group_protocols()
+    coordinator._generation = Generation(generation, "m", "range")
+    coordinator._perform_assignment("m", "range", [])
+    member.end_join()
+    member.joins.catch_up()
+    # then
+    assert coordinator.need_rejoin() is joins_again

@@ -66,7 +66,9 @@ def make_plan(
     deletions.
     """
     wanted = {
-        resource.key: None if _needs_all_keys(resource, ownership) else [*resource.values, *resource.secrets]
+        resource.key: None  # rules also judge the configs that a resource sets and the files do not declare
+        if rules is not None or _needs_all_keys(resource, ownership)
+        else [*resource.values, *resource.secrets]
         for resource in declared
         if resource.is_managed
     }

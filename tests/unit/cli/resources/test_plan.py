@@ -186,6 +186,33 @@ def test_broker_default_waits_for_the_topic_that_inherits_it(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("declared", "rule"),
+    [
+        ("cleanup.policy: compact", "effect: override, configs: {min.insync.replicas: {required: true, value: 2}}"),
+        ("cleanup.policy: compact", "configs: {retention.ms: {required: true}}"),
+        ("local.retention.ms: -2", "configs: {local.retention.ms: {max: 1d}}"),
+    ],
+)
+def test_rules_judge_a_topic_by_the_configs_that_it_sets_and_the_file_does_not(
+    run: Run, address: str, declared: str, rule: str, tmp_path: Path
+) -> None:
+    # given
+    rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"
+    rules.write_text(f"rules:\n  - {{name: sound, {rule}}}\n")
+    file.write_text(f"topics: {{sound: {{configs: {{{declared}}}}}}}")
+    configs = {"min.insync.replicas": "3", "retention.ms": "3600000", "local.retention.ms": "1000"}
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic("sound", 1, 1, configs=configs)]).result()
+        # when
+        code, out, err = run("plan", str(file), "--bootstrap-server", address, "--rules", str(rules))
+        admin.delete_topics(["sound"]).result()
+    # then
+    assert (code, err) == (0, "")
+    assert sum(line.lstrip()[:1] in tuple("+~-") for line in out.splitlines()) == 2, out
+
+
+@pytest.mark.process
 def test_rules_denial_is_shown_in_markdown_plan(run: Run, address: str, tmp_path: Path) -> None:
     # given
     rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"

@@ -23,7 +23,7 @@ from klamm.protocol.errors import PolicyViolationError
 from klamm.resources.cluster import config_resource
 from klamm.resources.execute import ChangeOutcomes
 from klamm.resources.kinds import CONFIG_KINDS
-from klamm.resources.model import NUMBERS, Existing, Kind, Mark
+from klamm.resources.model import HIDDEN, NUMBERS, Existing, Kind, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,20 +112,21 @@ class RulesFile:
         defaults = {
             n: definition.default for n, definition in topic_configs().items() if definition.default is not None
         }
-        defaults |= {key: value.value for key, value in now.values.items() if value.value is not None}
+        inherited = {key: value.inherited if value.is_own else value.value for key, value in now.values.items()}
+        defaults |= {key: value for key, value in inherited.items() if value is not None}
         new = {change.key: change.new for change in diff.config_changes if change.mark is not Mark.REMOVE}
         removed = [change.key for change in diff.config_changes if change.mark is Mark.REMOVE]
-        before = {key: value.value for key, value in now.own.items() if value.value is not None}
-        factor = len(now.replicas[0]) if now.replicas else 1
+        before = {key: HIDDEN if value.value is None else value.value for key, value in now.own.items()}
+        result = {key: value for key, value in {**before, **new}.items() if value is not None and key not in removed}
+        factor = min(map(len, now.replicas), default=1)
         who: dict[str, Any] = {"principal": self._principal}
         if diff.is_deletion and kind is Kind.TOPIC:
             count = len(now.replicas)
             yield DeleteTopicDetails(topic=name, num_partitions=count, replication_factor=factor, **who)
         elif kind is Kind.TOPIC and not diff.exists:
             numbers = {key: int(diff.declared.values.get(key, 1)) for key in NUMBERS}
-            configs = {key: value for key, value in new.items() if value is not None}
             yield TopicDetails(
-                name, numbers[PARTITIONS], numbers[REPLICATION_FACTOR], None, configs, defaults=defaults, **who
+                name, numbers[PARTITIONS], numbers[REPLICATION_FACTOR], None, result, defaults=defaults, **who
             )
         else:
             if (growth := diff.change_of(PARTITIONS)) is not None:
@@ -138,12 +139,11 @@ class RulesFile:
                 )
             if new or removed:
                 resource = config_resource(diff.key)
-                result = {key: value for key, value in {**before, **new}.items() if value is not None}
                 yield AlterConfigDetails(
                     resource.type.name,
                     resource.name,
                     {**new, **dict.fromkeys(removed)},
-                    {key: value for key, value in result.items() if key not in removed},
+                    result,
                     removed=frozenset(removed),
                     defaults=defaults if kind is Kind.TOPIC else {},
                     before=before,

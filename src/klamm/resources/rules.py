@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, PolicyOverride
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from klamm.impact.findings import Impact
     from klamm.policy.details import Details
     from klamm.resources.model import ResourceDiff, ResourceKey
+
+
+_ANY_BROKER: Final = -1
+"""Broker id in planned replicas: only their number is known."""
 
 
 class RulesFile:
@@ -70,9 +75,11 @@ class RulesFile:
             if diff.problems or (diff.exists and not diff.changes and not diff.is_deletion):
                 continue
             try:
+                stored: Mapping[str, str | None] = {}
                 for details in self._details(diff, existing.get(diff.key) or Existing(values={})):
-                    answer = self._decide(details, predict)
+                    answer = self._decide(_with_configs(details, stored), predict)
                     if isinstance(answer, Override):
+                        stored = answer.configs
                         overrides[diff.key] = PolicyOverride.of(answer.note) or PolicyOverride(
                             reason=answer.reason, values=answer.configs
                         )
@@ -150,3 +157,23 @@ class RulesFile:
                     replication_factor=factor if kind is Kind.TOPIC else None,
                     **who,
                 )
+            if (resized := diff.change_of(REPLICATION_FACTOR)) is not None:  # as a gateway sees the reassignment
+                count = len(now.replicas) if growth is None else int(growth.new or 0)
+                yield CreatePartitionsDetails(
+                    topic=name,
+                    num_partitions=count,
+                    new_num_partitions=count,
+                    replication_factor=factor,
+                    new_assignments=[[_ANY_BROKER] * int(resized.new or 0)],
+                    configs=result,
+                    defaults=defaults,
+                    **who,
+                )
+
+
+def _with_configs(details: Details, stored: Mapping[str, str | None]) -> Details:
+    """Return the details of a reassignment with the configs that an override of the change before it has stored."""
+    if not isinstance(details, CreatePartitionsDetails) or not stored:
+        return details
+    configs = {key: value for key, value in {**details.configs, **stored}.items() if value is not None}
+    return replace(details, configs=configs)

@@ -16,10 +16,12 @@ class NoPlacementError(ValueError):
 def new_replicas(
     replicas: Sequence[int], factor: int, racks: Mapping[int, str | None], loads: MutableMapping[int, int]
 ) -> tuple[int, ...]:
-    """Return the replicas of a partition for a new replication factor. As few as possible move, the leader never.
+    """Return the replicas of a partition for a new replication factor. As few as possible move, a live leader never.
 
     A new replica goes to the rack with the fewest replicas of the partition, there to the broker with the lowest load.
-    Replicas are removed from the rack with the most of them, there from the broker with the highest load.
+    Replicas are removed from brokers that are not alive first, even from the preferred leader: the others may have
+    records that it lacks. Then they are removed from the rack with the most of them, there from the broker with the
+    highest load.
 
     Args:
         replicas: Present replicas, the preferred leader first.
@@ -41,7 +43,9 @@ def new_replicas(
         result.append(broker)
     while len(result) > factor:
         used = Counter(racks.get(broker) for broker in result)
-        broker = max(result[1:], key=lambda candidate: (used[racks.get(candidate)], loads.get(candidate, 0), candidate))
+        dead = [broker for broker in result[1:] if broker not in racks]
+        removable = dead or (result[1:] if result[0] in racks else result[:1])
+        broker = max(removable, key=lambda candidate: (used[racks.get(candidate)], loads.get(candidate, 0), candidate))
         loads[broker] = loads.get(broker, 1) - 1
         result.remove(broker)
     return tuple(result)

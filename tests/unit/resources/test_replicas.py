@@ -20,6 +20,21 @@ def test_leader_is_kept_when_replicas_are_removed_from_the_fullest_rack() -> Non
     assert new_replicas((1, 2, 3), 1, RACKS, dict.fromkeys(RACKS, 1)) == (1,)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "factor", "kept"),
+    [
+        ((1, 2, 3), 2, (1, 2)),
+        ((3, 1, 2), 1, (1,)),
+        ((3, 1, 4), 1, (1,)),
+        ((3, 4), 1, (3,)),
+    ],
+)
+def test_replicas_on_brokers_that_are_not_alive_are_removed_first(
+    replicas: tuple[int, ...], factor: int, kept: tuple[int, ...]
+) -> None:
+    assert new_replicas(replicas, factor, {1: None, 2: None}, {1: 10, 2: 12, 3: 5}) == kept
+
+
 def test_more_replicas_than_brokers_are_rejected() -> None:
     with pytest.raises(NoPlacementError, match="expected at most 4, the number of brokers"):
         new_replicas((1,), 5, RACKS, dict.fromkeys(RACKS, 0))

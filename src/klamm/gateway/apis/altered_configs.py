@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.admin.types import ConfigResource, ConfigSynonym, own_source
 from klamm.configs.definitions import base_name, is_secret
-from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
+from klamm.configs.operations import ConfigDecision, ConfigSchema, plan_incremental_alter, plan_legacy_alter
 from klamm.gateway.history.before import described_configs, in_time
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn
-from klamm.gateway.policies.divided_requests import PartedApi
+from klamm.gateway.policies.divided_requests import PartedApi, replaced
 from klamm.gateway.policies.facts import (
     UpstreamSchema,
     describe_configs,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import ConfigEntry
+    from klamm.configs.operations import AlterOperation
     from klamm.gateway.policies.policy_api import PolicyApi, ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Override
@@ -179,16 +180,20 @@ class AlteredConfigs(ChangeServer):
                 text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
                 return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
             try:
-                decision = config_decision(part, facts.configs, is_klamm=facts.is_klamm)
+                decisions = _possible_decisions(part, facts)
             except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
                 return ApiError(error.error_code, error.error_message)
-            details = alter_config_details(
-                decision,
-                context.author,
-                replication_factor=facts.replication_factor,
-                validate_only=request.validate_only,
-            )
-            return await ask_policy(self._policies, ALTER_CONFIG, details, overridden, api=self._api.api_key)
+            for decision in decisions:
+                details = alter_config_details(
+                    decision,
+                    context.author,
+                    replication_factor=facts.replication_factor,
+                    validate_only=request.validate_only,
+                )
+                answer = await ask_policy(self._policies, ALTER_CONFIG, details, overridden, api=self._api.api_key)
+                if answer is not None:
+                    return answer
+            return None
 
         async def override(changes: Override) -> Allowed[Resource] | Entry:
             changed = self.overridden_resource(resource, changes)
@@ -226,7 +231,8 @@ def config_decision(
         described: Configs of the resource before the change.
         is_klamm: Whether the upstream is klamm. There, APPEND and SUBTRACT on a list that is not set start from its
             value in force, and drop blanks around elements. In Kafka, they start from the built-in default, and
-            `` delete`` is another element than ``delete``.
+            `` delete`` is another element than ``delete``. There the change is the one of a list that is stored without
+            blanks (``_possible_decisions``).
 
     Raises:
         KafkaApiError: The request is invalid, though the upstream accepted it.
@@ -241,10 +247,10 @@ def config_decision(
         if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
     }
     schema = UpstreamSchema(described=built_in | defaults if is_klamm else built_in, is_klamm=is_klamm)
-    replaced: frozenset[str] | None = None
+    named: frozenset[str] | None = None
     if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
         changes = plan_legacy_alter(before, [(config.name, config.value) for config in resource.configs], schema)
-        replaced = frozenset([config.name for config in resource.configs])
+        named = frozenset([config.name for config in resource.configs])
     else:
         changes = plan_incremental_alter(before, resource.configs, schema)
     return ConfigDecision(
@@ -252,9 +258,37 @@ def config_decision(
         resource_name=key.name,
         changes=changes,
         before=before,
-        replaced=replaced,
+        replaced=named,
         defaults=defaults,
     )
+
+
+def _possible_decisions(resource: Resource, facts: _Facts) -> Sequence[ConfigDecision]:
+    """Return the changes that a valid request may make, the most likely one first.
+
+    Kafka describes a list without the blanks around its elements, but SUBTRACT compares with them: it removes
+    ``delete`` from ``compact,delete`` and not from ``compact, delete``, which both are described as the former. So any
+    element that is equal but for blanks may be removed or stay, unless the resource inherits the list. The change is
+    not forwarded as SET of one result: that would revert what others change at the same time, not through this gateway.
+
+    Raises:
+        KafkaApiError: See ``config_decision``.
+    """
+    first = config_decision(resource, facts.configs, is_klamm=facts.is_klamm)
+    if facts.is_klamm or isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+        return (first,)
+    certain: list[AlterOperation] = []
+    doubtful: list[AlterOperation] = []
+    for each in resource.configs:
+        is_doubtful = each.config_operation == ConfigOperation.SUBTRACT and each.name in first.before
+        (doubtful if is_doubtful else certain).append(each)
+    if not doubtful:
+        return (first,)
+    trim = ConfigSchema().element
+    trimmed = [replaced(each, value=",".join(map(trim, (each.value or "").split(",")))) for each in doubtful]
+    requests = [replaced(resource, configs=configs) for configs in ([*certain, *trimmed], certain)]
+    decisions = [first, *(config_decision(each, facts.configs, is_klamm=False) for each in requests)]
+    return [each for index, each in enumerate(decisions) if each not in decisions[:index]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

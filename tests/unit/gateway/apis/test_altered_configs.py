@@ -291,6 +291,49 @@ def test_blanks_in_lists_count_as_in_the_upstream(
     assert policies.asked[0].result == {"cleanup.policy": result, "retention.ms": "1"}
 
 
+@pytest.mark.parametrize(
+    ("subtracted", "is_klamm", "results"),
+    [
+        ("delete", False, ["compact", "compact,delete"]),
+        (" delete", False, ["compact,delete", "compact"]),
+        ("delete", True, ["compact"]),
+        ("other", False, ["compact,delete"]),
+    ],
+)
+@pytest.mark.parametrize("resource_type", [ResourceType.TOPIC, ResourceType.BROKER])
+def test_policy_sees_each_result_that_undescribed_blanks_of_a_list_can_cause(
+    resource_type: ResourceType, subtracted: str, is_klamm: bool, results: list[str]
+) -> None:
+    """Kafka describes ``compact, delete`` as ``compact,delete``, but subtracts ``delete`` only from the latter."""
+    # given
+    admin, policies = with_own(cleanup_policy="compact,delete"), FakePolicies()
+    key = "cleanup.policy" if resource_type is ResourceType.TOPIC else "log.cleanup.policy"
+    entry = ConfigEntry(key, "compact,delete", source=ConfigSource.DYNAMIC_BROKER_CONFIG)
+    admin.described = {(ResourceType.BROKER, "1"): {key: entry}}
+    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    name = "a" if resource_type is ResourceType.TOPIC else "1"
+    change = incremental(name, (key, ConfigOperation.SUBTRACT, subtracted), resource_type=resource_type)
+    context = FakeContext(alters(()), admin)
+    # when
+    ask(IncrementalAlterConfigsRequest(resources=[change]), policies, context)
+    # then
+    assert [details.result[key] for details in policies.asked] == results
+    assert context.forwarded[-1].resources[0].configs == change.configs
+
+
+def test_change_is_denied_if_blanks_of_a_list_could_make_it_break_a_rule() -> None:
+    class Policies(FakePolicies):
+        async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
+            self.denied = {"a"} if details.result["cleanup.policy"] != "compact" else set()
+            return await super().check(kind, details, overridden)
+
+    context = FakeContext(alters(()), with_own(cleanup_policy="compact,delete"))
+    operations = (("cleanup.policy", ConfigOperation.SUBTRACT, "delete"), ("retention.ms", ConfigOperation.SET, "1"))
+    response = ask(IncrementalAlterConfigsRequest(resources=[incremental("a", *operations)]), Policies(), context)
+    assert [each.error_code for each in response.responses] == [ErrorCode.POLICY_VIOLATION]
+    assert all(sent.validate_only for sent in context.forwarded)
+
+
 def test_loggers_are_forwarded_without_a_policy_call() -> None:
     policies, admin = FakePolicies({"1"}), with_own()
     logger = incremental("1", ("root", ConfigOperation.SET, "INFO"), resource_type=ResourceType.BROKER_LOGGER)

@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from klamm.configs.definitions import MIN_INSYNC_REPLICAS, POLICY_RULES_FILE, UPSTREAM, is_secret
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, POLICY_RULES_FILE, UPSTREAM, base_name, is_secret
 from klamm.configs.durations import with_duration
 from klamm.history.change import HIDDEN
 from klamm.policy.answers import Answer, Override, Throttle
@@ -182,7 +182,8 @@ class RulesPolicy(Policy):
                 if _is_touched((MIN_INSYNC_REPLICAS,), details):
                     _check_spare_replicas(rule, subject, details.replication_factor, details.result, details.defaults)
             check = corrections.correct if rule.overrides else _check_config
-            for key, wanted in (rule.configs if is_topic else rule.broker_configs).items():
+            limits = rule.configs if is_topic else {**rule.broker_configs, **_limits_of_listeners(rule, details)}
+            for key, wanted in limits.items():
                 value = _Value.in_force(key, details.result, details.defaults, is_of_broker=not is_topic)
                 if value is None and not is_topic and key in details.removed and wanted.has_limits:
                     wanted = replace(wanted, is_required=True)  # noqa: PLW2901 -- no limit holds for an unknown value
@@ -447,6 +448,19 @@ class _Value(NamedTuple):
 def _is_touched(keys: Collection[str], details: AlterConfigDetails) -> bool:
     """Return whether a change sets or removes one of some configs."""
     return any(details.configs.get(key) is not None or key in details.removed for key in keys)
+
+
+def _limits_of_listeners(rule: Rule, details: AlterConfigDetails) -> dict[str, ConfigRule]:
+    """Return the requirements for configs that a change sets for one listener, where they outrank those of the broker.
+
+    They are those of the config without the prefix, unless the rule names the config with it. The prefixed config is
+    never required: without it, the other one is in force.
+    """
+    return {
+        key: replace(rule.broker_configs[base], is_required=False)
+        for key, value in details.configs.items()
+        if value is not None and key not in rule.broker_configs and (base := base_name(key)) in rule.broker_configs
+    }
 
 
 def _check_omissions(rule: Rule, details: AlterConfigDetails) -> None:

@@ -489,6 +489,52 @@ def test_rules_decide_on_configs_of_brokers(details: AlterConfigDetails, message
         assert_denied(policy, details, match=re.escape(message))
 
 
+LISTENERS = """
+    rules:
+      - name: brokers
+        effect: {effect}
+        broker_configs:
+          sasl.enabled.mechanisms: {required: true, one_of: [SCRAM-SHA-512]}
+          listener.name.internal.sasl.enabled.mechanisms: {one_of: [PLAIN]}
+          connections.max.reauth.ms: {max: 1h}
+          num.network.threads: {forbidden: true}
+"""
+MECHANISMS = "sasl.enabled.mechanisms"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "violation", "correction"),
+    [
+        (f"x.{MECHANISMS}", "SCRAM-SHA-512,PLAIN", "=SCRAM-SHA-512,PLAIN of broker 1 is not one of", "SCRAM-SHA-512"),
+        ("x.plain.connections.max.reauth.ms", "7200000", "=7200000 of broker 1 is above", "3600000"),
+        ("x.num.network.threads", "5", "=5 of broker 1 must not be set", None),
+        (f"x.{MECHANISMS}", "SCRAM-SHA-512", None, None),
+        (f"x.{MECHANISMS}", None, None, None),
+        (f"internal.{MECHANISMS}", "PLAIN", None, None),
+        ("x.max.connections", "5", None, None),
+    ],
+)
+def test_limit_of_a_broker_config_holds_for_a_listener_that_sets_it(
+    name: str, value: str | None, violation: str | None, correction: str | None
+) -> None:
+    # given
+    key = f"listener.name.{name}"
+    before = {MECHANISMS: "SCRAM-SHA-512", f"listener.name.x.{MECHANISMS}": "PLAIN"}
+    sets, removes = ({}, [key]) if value is None else ({key: value}, [])
+    details = a_config_change("1", resource_type="BROKER", before=before, sets=sets, removes=removes)
+    denying, overriding = (policy_of(LISTENERS.replace("{effect}", effect)) for effect in ("deny", "override"))
+    # when
+    answer = overriding.validate_alter_config(details)
+    # then
+    if violation is None:
+        assert answer is None
+        assert_allowed(denying, details)
+    else:
+        assert answer is not None
+        assert answer.configs == {key: correction}
+        assert_denied(denying, details, match=re.escape(f"{key}{violation}"))
+
+
 @pytest.mark.parametrize("requirement", ["forbidden: true", "one_of: [a]"])
 @pytest.mark.parametrize("effect", ["deny", "override"])
 @pytest.mark.parametrize("name", ["listener.name.internal.ssl.keystore.password", "company.token"])

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import find_broker_config, topic_configs, topic_synonyms
-from klamm.configs.values import JAVA_BLANKS
+from klamm.configs.values import JAVA_BLANKS, parse_java_int
 from klamm.impact.facts import ConfigValueFact
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError
@@ -150,7 +150,8 @@ def _own(topic: ObservedTopic, key: str) -> list[ConfigValueFact]:
 def _concerns(change: ConfigAltered, topic: ObservedTopic, nodes: Collection[int]) -> bool:
     if change.resource_type == ResourceType.TOPIC:
         return change.resource_name == topic.name
-    return change.resource_name == CLUSTER_DEFAULT or change.resource_name in map(str, nodes)
+    node = parse_java_int(change.resource_name)  # ``01`` is broker 1
+    return change.resource_name == CLUSTER_DEFAULT or node in nodes
 
 
 def _is_valid(change: ConfigAltered) -> bool:

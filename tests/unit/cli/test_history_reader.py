@@ -270,3 +270,21 @@ def test_revert_rejects_data_directory_of_another_cluster(tmp_path: Path, capsys
     )
     # and what applies nothing reads any directory
     assert cli.main(["configs", "history", *where]) == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "recorded"), [("broker:01", "BROKER:1"), ("BROKER:", "BROKER:"), ("topic:01", "TOPIC:01")]
+)
+def test_broker_is_looked_up_by_its_id_in_any_spelling(
+    named: str, recorded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str | None] = []
+
+    def read_changes(_: object, resource: str | None, *, limit: int) -> list[RecordedChange]:
+        assert limit
+        read.append(resource)
+        return []
+
+    monkeypatch.setattr(command, "read_changes", read_changes)
+    assert cli.main(["configs", "history", *SERVER, "--resource", named]) == 0
+    assert read == [recorded]

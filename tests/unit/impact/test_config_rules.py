@@ -443,6 +443,13 @@ def test_change_of_one_broker_concerns_topics_with_a_replica_there() -> None:
     assert predict([default_altered("log.retention.ms", str(DAY_MS), broker="9")], facts).level is ImpactLevel.NONE
 
 
+@pytest.mark.parametrize("spelling", ["03", "+3"])
+def test_change_of_one_broker_concerns_it_in_any_spelling_of_its_id(spelling: str) -> None:
+    facts = cluster(topic(_retained_for_a_day(400)))
+
+    assert predict([default_altered("log.retention.ms", str(DAY_MS), broker=spelling)], facts).level is ImpactLevel.LOSS
+
+
 _RETENTION = "log.retention.ms"
 _WEEK, _MONTH = of_default(_RETENTION, str(7 * DAY_MS)), of_broker(_RETENTION, str(30 * DAY_MS))
 _BY_BROKER: dict[int, dict[str, tuple[ConfigValueFact, ...]]] = {

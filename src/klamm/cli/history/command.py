@@ -20,6 +20,7 @@ from klamm.cli.output import override_lines, print_error, print_result
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
+from klamm.configs.names import identity_of
 from klamm.configs.quotas import QUOTA_RESOURCE, entity_text, parse_entity_text
 from klamm.display import counted, escaped
 from klamm.history.change import plan_revert
@@ -379,7 +380,9 @@ def _as_in_history(text: str | None) -> str | None:
     if not colon or kind.upper() not in kinds:
         example = f"; a topic is TOPIC:{text}" if not colon else ""
         raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(kinds)}{example}")
-    return f"{kind.upper()}:{user_name(name) if kind.upper() == _SCRAM else name}"
+    if kind.upper() == _SCRAM:
+        return f"{_SCRAM}:{user_name(name)}"
+    return f"{kind.upper()}:{identity_of(_KINDS[kind.upper()], name)[1]}"  # broker ``01`` is recorded as ``1``
 
 
 def _to_ms(text: str) -> int:

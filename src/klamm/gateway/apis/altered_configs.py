@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.admin.types import ConfigResource, ConfigSynonym, own_source
 from klamm.configs.definitions import base_name, is_secret
+from klamm.configs.names import identity_of
 from klamm.configs.operations import ConfigDecision, ConfigSchema, plan_incremental_alter, plan_legacy_alter
 from klamm.gateway.history.before import described_configs, in_time
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
@@ -237,7 +238,8 @@ def config_decision(
     Raises:
         KafkaApiError: The request is invalid, though the upstream accepted it.
     """
-    key = ConfigResource(ResourceType(resource.resource_type), resource.resource_name)
+    kind, name = identity_of(resource.resource_type, resource.resource_name)
+    key = ConfigResource(ResourceType(kind), name)
     before = own_configs(key, described)
     defaults = inherited(described, own_source(key)) if key.type in _INHERITING else {}
     built_in = {
@@ -445,7 +447,7 @@ def changes(
         if resource.resource_type in CONFIGURED and is_confirmed is not None:
             described = before.configs.get(key)
             values = _values(resource, described, is_klamm=before.is_klamm)
-            yield from config_changes(key, values, described or {}, is_confirmed=is_confirmed)
+            yield from config_changes(identity_of(*key), values, described or {}, is_confirmed=is_confirmed)
 
 
 def config_changes(

@@ -449,6 +449,14 @@ def test_policy_sees_configs_of_brokers(is_legacy: bool) -> None:
     assert details.removed == (frozenset({"log.retention.ms"}) if is_legacy else frozenset())
 
 
+def test_policy_sees_one_name_of_a_broker_in_any_spelling_of_its_id() -> None:
+    policies, admin = FakePolicies(), with_own()
+    admin.described = {(ResourceType.BROKER, "+01"): {}}
+    change = incremental("+01", ("log.retention.ms", ConfigOperation.SET, "7"), resource_type=ResourceType.BROKER)
+    ask(IncrementalAlterConfigsRequest(resources=[change]), policies, FakeContext(alters(()), admin))
+    assert [details.resource_name for details in policies.asked] == ["1"]
+
+
 def test_change_that_no_policy_can_read_is_denied() -> None:
     twice = [("flush.ms", ConfigOperation.SET, value) for value in ("5", "6")]
     context, policies = FakeContext(alters(()), with_own()), FakePolicies()

@@ -194,6 +194,14 @@ def test_replacement_removes_unnamed_configs() -> None:
     ]
 
 
+def test_broker_has_one_name_in_the_history_in_any_spelling_of_its_id() -> None:
+    request = IncrementalAlterConfigsRequest(
+        resources=[incremental("+01", ("log.cleaner.threads", SET, "2"), resource_type=BROKER)]
+    )
+    recorded = changes(request, altered((BROKER, "+01")), AdminOfValues())
+    assert recorded == [Change("BROKER:1", "log.cleaner.threads", None, "2")]
+
+
 def test_secrets_and_unknown_configs_of_brokers_are_hidden() -> None:
     # given: the upstream shows no value of a secret, and knows secrets that klamm does not know
     dynamic = ConfigSource.DYNAMIC_BROKER_CONFIG

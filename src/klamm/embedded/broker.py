@@ -50,7 +50,8 @@ class Broker(EmbeddedServer, BrokerControls):
         config: Broker settings with Kafka's names, as in server.properties. True and False become true and false, lists
             are joined by commas. ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not
             wait 3 s for others.
-        data_dir: Data directory. None means a temporary directory.
+        data_dir: Data directory. None means a temporary directory. Relative paths, also those in ``config``, are
+            relative to the working directory of this process at construction.
         listen: HOST:PORT of the first broker id. Port 0 means free ports for all. NAME://HOST:PORT names the listener,
             which then need not be PLAINTEXT. For several listeners, set ``listeners`` in ``config`` instead, in which
             port 0 means a free port, too.
@@ -145,6 +146,7 @@ class Broker(EmbeddedServer, BrokerControls):
                 self._arguments(data_dir, listen),
                 remove=self._removed_dir(data_dir),
                 is_tied=self._ends_with_parent,
+                directory=self._working_dir,
                 moved_s=self._moved_s if self._has_control else None,
             )
             try:
@@ -220,17 +222,22 @@ class _Child(ServerProcess):
         arguments: Arguments of ``klamm broker``.
         remove: Directory that the process removes when this one has vanished.
         is_tied: Whether the process ends when this one has vanished.
+        directory: Working directory. None means that of this process.
         moved_s: Seconds by which the clock of a broker with a control channel is ahead; None means no control channel.
     """
 
-    def __init__(self, arguments: list[str], *, remove: Path | None, is_tied: bool, moved_s: float | None) -> None:
+    def __init__(
+        self, arguments: list[str], *, remove: Path | None, is_tied: bool, directory: Path | None, moved_s: float | None
+    ) -> None:
         self.channel = None if moved_s is None else ControlChannel()
         module, fds = "klamm.broker.main", []
         if self.channel is not None:
             module, fds = "klamm.broker.faults.main", [self.channel.inherited_fd]
             arguments = [str(self.channel.inherited_fd), str(moved_s), *arguments]
         try:
-            super().__init__(module, arguments, name="broker", remove=remove, is_tied=is_tied, pass_fds=fds)
+            super().__init__(
+                module, arguments, name="broker", remove=remove, is_tied=is_tied, directory=directory, pass_fds=fds
+            )
         except BaseException:
             self._close_channel()
             raise

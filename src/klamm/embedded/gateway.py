@@ -26,7 +26,8 @@ class Gateway(EmbeddedServer):
         config: Settings of the gateway, as in gateway.properties. True and False become true and false,
             lists are joined by commas.
         admin_only: Whether to serve no Produce and no Fetch.
-        data_dir: Directory that keeps the topology. None means a temporary directory.
+        data_dir: Directory that keeps the topology. None means a temporary directory. Relative paths, also those in
+            ``config``, are relative to the working directory of this process at construction.
         listen: [NAME://]HOST:PORT for bootstrap; the broker with node id N is served on PORT + N. Port 0 means free
             ports. ``listeners`` in ``config`` is the same.
         start_timeout_s: Time in seconds that the gateway may take to respond after its start.
@@ -90,6 +91,7 @@ class Gateway(EmbeddedServer):
                 name=self._name,
                 remove=self._removed_dir(data_dir),
                 is_tied=self._ends_with_parent,
+                directory=self._working_dir,
             )
         )
 

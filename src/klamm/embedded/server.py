@@ -33,7 +33,8 @@ class EmbeddedServer(ABC):
     Args:
         name: Name of the command, for messages and the temporary directory.
         config: Settings of the command.
-        data_dir: Data directory. None means a temporary directory, which is removed when the server stops.
+        data_dir: Data directory. None means a temporary directory, which is removed when the server stops. Relative
+            paths, also those in ``config``, are relative to the working directory of this process at construction.
         listen: [NAME://]HOST:PORT. Port 0 means free ports.
         start_timeout_s: Time in seconds that the server may take to respond after its start.
         ends_with_parent: Whether the server ends when this process ends without ``stop()``.
@@ -60,7 +61,8 @@ class EmbeddedServer(ABC):
         self._config = {key: config_text(key, value) for key, value in config.items()}
         self._check_config(listen)
         listen = self._config.pop(_LISTENERS, listen)
-        self._given_dir = None if data_dir is None else Path(data_dir)
+        self._created_in = Path.cwd()
+        self._given_dir = None if data_dir is None else self._created_in / data_dir
         self._data_dir = self._given_dir
         scheme, separator, self._listen = listen.rpartition("://")
         self._scheme = scheme + separator
@@ -252,6 +254,14 @@ class EmbeddedServer(ABC):
                 f"This {self._name} belongs to process {self._starter}, which started it. "
                 f"Start another {self._name} in the forked process"
             )
+
+    @property
+    def _working_dir(self) -> Path | None:
+        """Working directory of a process of the server: where the server was created, so that relative paths stay.
+
+        None: that directory is gone, such as one that a test has created and removed.
+        """
+        return self._created_in if self._created_in.is_dir() else None
 
     def _removed_dir(self, data_dir: Path) -> Path | None:
         """Return the directory that the process removes when this one has vanished; None means that it is kept."""

@@ -137,6 +137,7 @@ class ServerProcess:
         name: Name of the command, for the ready line ``klamm NAME ready on ADDRESSES (`` and for messages.
         remove: Directory that the process removes when this one has vanished.
         is_tied: Whether the process ends when this one has vanished.
+        directory: Working directory. None means that of this process.
         pass_fds: File descriptors that the process inherits.
     """
 
@@ -148,6 +149,7 @@ class ServerProcess:
         name: str,
         remove: Path | None,
         is_tied: bool,
+        directory: Path | None,
         pass_fds: Sequence[int] = (),
     ) -> None:
         self._name = name
@@ -163,6 +165,7 @@ class ServerProcess:
                 pipe_stdout=True,
                 remove=remove,
                 is_tied=is_tied,
+                directory=directory,
                 pass_fds=pass_fds,
             )
         except BaseException:

@@ -82,6 +82,37 @@ def test_every_broker_id_has_an_address_and_a_restart_keeps_ports_and_data(broke
         assert broker.pid != pid
 
 
+def test_restart_after_a_change_of_the_working_directory_keeps_data_and_relative_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    policy = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy", "policy.rules.file": "rules.yaml"}
+    (tmp_path / "rules.yaml").write_text("rules: []\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with klamm.Broker(data_dir="data", config=policy) as broker:
+        create_topic(broker, "kept")
+        # when
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        broker.restart()
+        # then
+        assert topics(broker) == {"kept"}
+        assert broker.data_dir == tmp_path / "data"
+
+
+def test_broker_restarts_although_the_directory_that_it_was_created_in_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    with klamm.Broker() as broker:
+        create_topic(broker, "kept")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "gone").rmdir()
+        broker.restart()
+        assert topics(broker) == {"kept"}
+
+
 def test_killed_broker_restarts_with_acknowledged_data() -> None:
     with klamm.Broker() as broker:
         create_topic(broker, "kept")

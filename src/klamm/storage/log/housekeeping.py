@@ -215,10 +215,10 @@ class Housekeeper:
             self._woken.set()
 
     async def check_now(self) -> None:
-        """Apply retention to all open logs with durable configs, and return when that is done."""
+        """Apply retention to all logs with durable configs, and return when that is done. Opens every log with data."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
-        self.check_soon(None)
+        self.wake()
         await done
 
     async def close(self) -> None:
@@ -249,7 +249,7 @@ class Housekeeper:
                 if loop.time() >= expired + producer_interval_s:
                     expired = loop.time()
                     await self.expire_producers()
-                if loop.time() >= checked + interval_s:
+                if waiting or loop.time() >= checked + interval_s:
                     checked = loop.time()
                     await self.check()
                 elif self._all_changed or self._changed:

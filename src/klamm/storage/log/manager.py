@@ -424,7 +424,7 @@ class LogManager:
         self.cleaner.check_again()
 
     async def check_retention(self) -> None:
-        """Apply retention to all open logs with durable configs now, and return when that is done."""
+        """Apply retention to all logs with durable configs now, and return when that is done."""
         await self.housekeeper.check_now()
 
     def loaded(self) -> Iterator[PartitionLog]:

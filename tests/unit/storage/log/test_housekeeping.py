@@ -250,6 +250,21 @@ def test_housekeeping_task_cleans_closed_logs_and_ends_with_the_manager(tmp_path
     assert "t 0 10" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
+async def test_immediate_check_includes_logs_not_opened_since_the_start(tmp_path: Path) -> None:
+    # given
+    crashable = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+    await crashable.manager.close()
+    manager = LogManager(tmp_path, configs_of=lambda _: crashable.configs, now_ms=crashable.clock)
+    manager.create(TOPIC_ID, "t", 0)
+    await manager.start()
+    async with asyncio.timeout(20):
+        # when
+        await manager.check_retention()
+    # then
+    assert [log.log_start_offset for log in manager.loaded()] == [4]
+    await manager.close()
+
+
 async def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) -> None:
     clock = Clock()
     manager = LogManager(

@@ -66,7 +66,7 @@ class Injector:
         return {key: replace(route, handle=self._wrapped(route.handle)) for key, route in routes.items()}
 
     def release(self) -> None:
-        """Close the connections that wait for an answer that never comes. Called when the broker stops."""
+        """Close the connections of delayed requests and of those without an answer. Called when the broker stops."""
         self._released.set()
 
     def _wrapped(self, handle: Handler) -> Handler:
@@ -82,14 +82,29 @@ class Injector:
                 return await handle(request, context)
             entry["fault"] = _description(selection)
             call = _Call(handle=handle, request=request, context=context, exchange=exchange)
-            await asyncio.sleep(selection.delay_s(after_serving=False))
+            await self._wait(selection.delay_s(after_serving=False))
             response = await self._response(call, selection)
             if response is not None and selection.throttle_time_ms and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = max(response.throttle_time_ms, selection.throttle_time_ms)
-            await asyncio.sleep(selection.delay_s(after_serving=True))
+            await self._wait(selection.delay_s(after_serving=True))
             return response
 
         return handle_with_faults
+
+    async def _wait(self, delay_s: float) -> None:
+        """Wait for a delay, by the clock of the event loop.
+
+        Raises:
+            InjectedEndError: The broker stops before the delay is over.
+        """
+        if not delay_s:
+            return
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._released.wait()
+        except TimeoutError:
+            return
+        raise InjectedEndError("the broker stops during the delay that a test has injected")
 
     async def _response(self, call: _Call, selection: Selection) -> Response:
         ending = selection.ending

@@ -331,9 +331,8 @@ def test_dropped_connection_ends_the_request(new_rig: Callable[[], Rig]) -> None
                 rig.ask(name, VERSIONS[name][-1])
 
 
-async def wait_until_the_broker_stops(rig: Rig, name: str) -> None:
-    version = VERSIONS[name][-1]
-    waiting = asyncio.ensure_future(rig.response(sample(REQUESTS[name], version), version))
+async def wait_until_the_broker_stops(rig: Rig, request: Message, version: int) -> None:
+    waiting = asyncio.ensure_future(rig.response(request, version))
     await asyncio.sleep(0.002)
     assert not waiting.done()
     rig.injector.release()
@@ -346,7 +345,14 @@ def test_request_without_a_response_waits_until_the_broker_stops(new_rig: Callab
         with case(name):
             rig = new_rig()
             rig.inject(name, no_answer=True)
-            rig.run(wait_until_the_broker_stops(rig, name))
+            version = VERSIONS[name][-1]
+            rig.run(wait_until_the_broker_stops(rig, sample(REQUESTS[name], version), version))
+
+
+@pytest.mark.parametrize("after_serving", [False, True])
+def test_delay_ends_with_the_connection_when_the_broker_stops(rig: Rig, after_serving: bool) -> None:
+    rig.inject("Heartbeat", delay_s=60.0, after_serving=after_serving)
+    rig.run(wait_until_the_broker_stops(rig, sample(REQUESTS["Heartbeat"], 4), 4))
 
 
 async def delayed_response(rig: Rig, name: str) -> Any:

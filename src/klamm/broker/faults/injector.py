@@ -10,6 +10,8 @@ drop_connection    the connection is closed without serving              the con
 no_answer          nothing is served, the connection stays open and      the request is served, the connection stays
                    answers nothing more                                  open and answers nothing more
 =================  ====================================================  =============================================
+
+Where several apply, the connection is closed after the delays.
 """
 
 from __future__ import annotations
@@ -83,7 +85,11 @@ class Injector:
             entry["fault"] = _description(selection)
             call = _Call(handle=handle, request=request, context=context, exchange=exchange)
             await self._wait(selection.delay_s(after_serving=False))
-            response = await self._response(call, selection)
+            try:
+                response = await self._response(call, selection)
+            except InjectedEndError:
+                await self._wait(selection.delay_s(after_serving=True))
+                raise
             if response is not None and selection.throttle_time_ms and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = max(response.throttle_time_ms, selection.throttle_time_ms)
             await self._wait(selection.delay_s(after_serving=True))

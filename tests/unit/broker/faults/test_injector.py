@@ -355,6 +355,23 @@ def test_delay_ends_with_the_connection_when_the_broker_stops(rig: Rig, after_se
     rig.run(wait_until_the_broker_stops(rig, sample(REQUESTS["Heartbeat"], 4), 4))
 
 
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("Heartbeat", [{"drop_connection": True, "after_serving": True, "delay_s": 60.0}]),
+        ("Heartbeat", [{"drop_connection": True}, {"after_serving": True, "delay_s": 60.0}]),
+        ("Produce", [{"error": "NOT_LEADER_OR_FOLLOWER"}, {"after_serving": True, "delay_s": 60.0}]),
+    ],
+)
+def test_connection_is_closed_after_the_delay(rig: Rig, name: str, faults: list[dict[str, Any]]) -> None:
+    for fault in faults:
+        rig.inject(name, **fault)
+    request = sample(REQUESTS[name], 4)
+    if name == "Produce":
+        request.acks = 0  # type: ignore[attr-defined]  # a ProduceRequest
+    rig.run(wait_until_the_broker_stops(rig, request, 4))
+
+
 async def delayed_response(rig: Rig, name: str) -> Any:
     version, began = VERSIONS[name][-1], asyncio.get_running_loop().time()
     response = await rig.response(sample(REQUESTS[name], version), version)

@@ -164,14 +164,16 @@ class BrokerControls:
 
         A request meets at most one fault with ``error``, ``drop_connection`` or ``no_answer``, the one injected first.
         So two faults injected in a row affect two requests, one after the other. Faults for different topics or
-        partitions affect the same request. A fault with only a ``delay`` applies in addition.
+        partitions affect the same request. One fault with only a ``delay`` and one with only a ``throttle`` apply in
+        addition.
 
         Args:
             api: Kafka's name of the API, for example ``Produce``. None means every API.
             error: Kafka's name of an error, or its code. It is reported at the level where Kafka reports it: for the
                 whole response, or for each topic, partition, group or resource. The other parts of the request are
                 served.
-            delay: Time to wait, in seconds or as a timedelta. May be combined with the other effects.
+            delay: Time to wait, in seconds or as a timedelta. May be combined with the other effects; a connection is
+                closed after the delay.
             drop_connection: Whether to close the connection.
             no_answer: Whether the connection stays open but never answers this request, nor any later one.
             times: Number of requests that the fault affects. None means no limit; then remove it with the returned

@@ -84,6 +84,10 @@ class Fault:
         """Return whether the fault delays or throttles a request that is otherwise served."""
         return self.error is None and not self.drop_connection and not self.no_answer
 
+    def slows_like(self, other: Fault) -> bool:
+        """Return whether both faults delay a request, or both throttle it."""
+        return bool((self.delay_s and other.delay_s) or (self.throttle_s and other.throttle_s))
+
     @property
     def description(self) -> str:
         """Arguments of ``klamm.Broker.inject`` that differ from their defaults."""
@@ -157,7 +161,7 @@ class FaultQueue:
 
     Each part of a request gets at most one error, from the earliest fault that matches it, so faults for different
     topics or partitions can apply to the same request. A dropped connection or a missing answer applies to the whole
-    request and excludes other errors. One fault that only delays may be added.
+    request and excludes other errors. One fault that only delays and one that only throttles may be added.
 
     Args:
         draw: Function that returns a random number from 0 to below 1, for faults with a probability.
@@ -241,7 +245,8 @@ class FaultQueue:
     def _is_used(fault: Fault, selection: Selection, parts: NamedParts) -> bool:
         """Add a fault to the selection if it concerns a part of the request that has none yet."""
         if fault.is_only_slow:
-            if any(each.is_only_slow for each in selection.delays) or not _concerns_any(fault, (), parts):
+            slow = [each for each in selection.delays if each.is_only_slow]
+            if any(each.slows_like(fault) for each in slow) or not _concerns_any(fault, (), parts):
                 return False
         elif (
             selection.ending is not None

@@ -139,6 +139,16 @@ def test_delay_is_added_to_another_fault() -> None:
     assert (second.code, second.delay_s(after_serving=False)) == (0, 2.0)
 
 
+def test_delay_and_throttle_of_two_faults_affect_one_request() -> None:
+    # given
+    faults = queue(fault(throttle_s=1.0, times=None), fault(delay_s=0.3, times=None), fault(throttle_s=2, delay_s=2))
+    # when
+    decisions = [select(faults) for _ in range(2)]
+    # then
+    assert [(each.throttle_time_ms, each.delay_s(after_serving=False)) for each in decisions] == [(1000, 0.3)] * 2
+    assert [fault.count for fault in faults] == [2, 2, 0]
+
+
 def test_faults_of_different_topics_affect_one_request() -> None:
     faults = queue(fault(error=6, topic="a"), fault(error=7, topic="b", partition=1), fault(error=3))
     decision = select(faults)

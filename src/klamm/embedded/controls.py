@@ -384,8 +384,8 @@ class BrokerControls:
             LookupError: The partition does not exist.
             TypeError: An argument has a wrong type: a value, key or header that is neither bytes nor text, for example,
                 or a timestamp without a time zone.
-            ValueError: The timestamp is no 64-bit number, or the broker rejects the record: it is too large, or the
-                topic is compacted and ``key`` is None.
+            ValueError: The timestamp is no 64-bit number, a new topic cannot have this name, or the broker rejects the
+                record: it is too large, or the topic is compacted and ``key`` is None.
         """
         from klamm.protocol.partitioner import partition_for_key  # noqa: PLC0415 - only tests that write
         from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415
@@ -487,6 +487,7 @@ class BrokerControls:
         Raises:
             TypeError: ``configs`` are not a mapping, or a value cannot be a config, such as None.
             ValueError: The topic exists, or its name, its number of partitions or replicas or a config is not allowed.
+                As in Kafka, a name may not differ from that of another topic only in dots and underscores.
         """
         create_topic(
             self._control_channel(),

@@ -230,6 +230,8 @@ def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> No
     ("options", "message"),
     [
         ({"topic": "a b"}, "INVALID_TOPIC_EXCEPTION: Topic name is invalid"),
+        ({"topic": "__consumer_offsets"}, "INVALID_TOPIC_EXCEPTION: Topic '__consumer_offsets' is reserved"),
+        ({"topic": "dotted_or_not"}, "Topic 'dotted_or_not' collides with existing topic: dotted.or_not"),
         ({"topic": "a", "partitions": 0}, "partitions=0: must be a number from 1"),
         ({"topic": "a", "partitions": "2"}, "partitions='2': must be a number from 1"),
         ({"topic": "a", "partitions": 10**12}, "Excessively large number of partitions"),
@@ -237,6 +239,8 @@ def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> No
     ],
 )
 def test_invalid_topic_raises_value_error(broker: klamm.Broker, options: dict[str, object], message: str) -> None:
+    if not broker.has_topic("dotted.or_not"):
+        broker.create_topic("dotted.or_not")
     with pytest.raises(ValueError, match=message):
         broker.create_topic(**options)  # type: ignore[arg-type]
 

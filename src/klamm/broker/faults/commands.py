@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from klamm.broker.groups.classic.model import GroupState
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment
 from klamm.broker.groups.coordinator import CLASSIC_TYPE
+from klamm.broker.requests.topic_creation import check_new_name
 from klamm.broker.topics.placement import check_request_size, place
 from klamm.clock import wall_clock_ms
-from klamm.configs.names import check_topic_name
 from klamm.display import counted
 from klamm.faults.fault import FaultError, find_api, parse_fault
 from klamm.lazy_dataclass import dataclass
@@ -196,7 +196,7 @@ class Commands:
         self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> Answer:
         services = self._services
-        check_topic_name(topic)
+        check_new_name(topic, services.topics)
         if not isinstance(partitions, int) or partitions < 1:
             raise CommandError("value", f"partitions={partitions!r}: must be a number from 1")
         check_request_size(partitions)  # the event loop would place them for hours

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas import MutationQuota
+    from klamm.broker.topics.catalog import TopicCatalog
     from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
 
@@ -144,19 +145,29 @@ def _default_num_partitions(context: RequestContext) -> int:
 
 
 def _decide(spec: TopicSpec, context: RequestContext) -> tuple[Placement, Mapping[str, str]]:
-    services = context.services
-    if spec.name == CLUSTER_METADATA:
-        raise InvalidRequestError(f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
-    check_topic_name(spec.name)
-    if services.topics.get(spec.name) is not None:
-        raise TopicAlreadyExistsError(f"Topic '{spec.name}' already exists.")
-    if spec.name in RESERVED_NAMES:
-        raise InvalidTopicError(f"Topic '{spec.name}' is reserved: the broker creates it when it is needed.")
-    colliding = services.topics.colliding(spec.name)
-    if colliding is not None:
-        raise InvalidTopicError(f"Topic '{spec.name}' collides with existing topic: {colliding}")
-    configs = services.configs.validate_topic_configs(spec.name, spec.configs)
+    check_new_name(spec.name, context.services.topics)
+    configs = context.services.configs.validate_topic_configs(spec.name, spec.configs)
     return _place(spec, context), configs
+
+
+def check_new_name(name: str, topics: TopicCatalog) -> None:
+    """Check the name of a topic that anyone but the broker itself creates.
+
+    Raises:
+        InvalidRequestError: The name belongs to Kafka's controllers.
+        InvalidTopicError: The name is not valid, is reserved, or collides with that of a topic.
+        TopicAlreadyExistsError: The topic exists.
+    """
+    if name == CLUSTER_METADATA:
+        raise InvalidRequestError(f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
+    check_topic_name(name)
+    if topics.get(name) is not None:
+        raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
+    if name in RESERVED_NAMES:
+        raise InvalidTopicError(f"Topic '{name}' is reserved: the broker creates it when it is needed.")
+    colliding = topics.colliding(name)
+    if colliding is not None:
+        raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {colliding}")
 
 
 def _place(spec: TopicSpec, context: RequestContext) -> Placement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -74,7 +75,7 @@ class ControlChannel:
         """
         body = json.dumps([command, arguments]).encode()
         with self._lock:
-            if self._is_paused and command != "resume":
+            if self._is_paused and command != "resume" and not self._is_hung_up():
                 raise RuntimeError(f"{command}: the broker is paused, call resume() first")
             try:
                 self._socket.sendall(_SIZE.pack(len(body)) + body)
@@ -89,6 +90,14 @@ class ControlChannel:
         if "error" in answer:
             raise _ERRORS.get(answer["kind"], RuntimeError)(answer["error"])
         return answer["result"], data
+
+    def _is_hung_up(self) -> bool:
+        """Return whether a paused broker has ended. It sends nothing, so its socket is readable only at its end."""
+        if self.is_closed:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _read_frame(self) -> bytes:
         (size,) = _SIZE.unpack(self._read(_SIZE.size))

@@ -98,18 +98,30 @@ class BrokerFault:
         """Number of requests that the fault has affected so far. Removing the fault does not change it.
 
         After the broker's process has ended: the number that the last call of this property or of ``remove`` has read.
+
+        Raises:
+            RuntimeError: The broker is paused.
         """
         return self._ask("fault_count")
 
     def remove(self) -> None:
-        """Remove the fault. Requests that it already affects are not released. Further calls do nothing."""
+        """Remove the fault. Requests that it already affects are not released. Further calls do nothing.
+
+        Raises:
+            RuntimeError: The broker is paused.
+        """
         self._ask("remove_fault")
 
     def _ask(self, command: str) -> int:
         """Send a command about the fault if it still exists, and return its last known count."""
+        count = None
         if not self._channel.is_closed:
-            count, _ = self._channel.call(command, number=self._number)
-            self._last_count = self._last_count if count is None else count
+            try:
+                count, _ = self._channel.call(command, number=self._number)
+            except RuntimeError:
+                if not self._channel.is_closed:  # the broker is paused, for example
+                    raise
+        self._last_count = self._last_count if count is None else count
         return self._last_count
 
     def __enter__(self) -> Self:

@@ -116,6 +116,24 @@ def test_count_is_kept_when_all_faults_are_cleared(broker: klamm.Broker) -> None
     assert fault.count == 1
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_count_is_kept_when_the_broker_has_been_killed(is_paused: bool) -> None:
+    with klamm.Broker(control=True, topics=["orders"]) as broker:
+        # given
+        with broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER") as fault:
+            with client(broker) as wire, pytest.raises(RejectedError):
+                wire.produce("orders", 0, batch(b"1"))
+            assert fault.count == 1
+            if is_paused:
+                broker.pause()
+            # when
+            assert broker._child is not None
+            broker._child.process.kill()
+            broker._child.process.wait()
+        # then
+        assert fault.count == 1
+
+
 def test_dropped_connection_after_serving_keeps_the_records(broker: klamm.Broker) -> None:
     broker.create_topic("lost")
     broker.inject("Produce", drop_connection=True, after_serving=True)

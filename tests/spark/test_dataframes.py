@@ -123,19 +123,28 @@ def test_unreadable_topic_fails_with_reason(spark: SparkSession, broker: KlammBr
 
 
 @pytest.mark.parametrize(
-    ("topic", "options", "count"),
+    ("topic", "options", "start", "count"),
     [
-        ("limited", {"subscribe": "limited", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, 2),
+        ("limited", {"subscribe": "limited", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, 0, 2),
+        ("latest", {"subscribe": "latest"}, 30, 1),
         pytest.param(
             "matched",
             {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"},
+            0,
             1,
             marks=pytest.mark.long,
         ),
     ],
 )
 def test_stream_resumes_after_checkpoint(
-    spark: SparkSession, broker: KlammBroker, tmp_path: Path, *, topic: str, options: dict[str, str], count: int
+    spark: SparkSession,
+    broker: KlammBroker,
+    tmp_path: Path,
+    *,
+    topic: str,
+    options: dict[str, str],
+    start: int,
+    count: int,
 ) -> None:
     # given
     servers = broker.bootstrap_servers
@@ -161,7 +170,7 @@ def test_stream_resumes_after_checkpoint(
     fill(servers, topic, 2, 10, first=30)
     go_on()
     # then
-    assert (first, batches) == (list(range(30)), count)
+    assert (first, batches) == (list(range(start, 30)), count)
     assert sorted(number for batch in seen for number in batch) == list(range(30, 40))
 
 

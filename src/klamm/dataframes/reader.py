@@ -177,15 +177,26 @@ class TopicReader:
         Raises:
             ReadingError: The positions do not match the existing partitions, or no record has the requested timestamp.
         """
+        return self.resolve_special(self.requested(positions, partitions))
+
+    def requested(self, positions: Positions, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
+        """Return the requested position of each partition: an offset, ``EARLIEST`` or ``LATEST``.
+
+        Raises:
+            ReadingError: See ``resolve``.
+        """
         if isinstance(positions, int):
-            return self.offsets(partitions, positions)
+            return dict.fromkeys(partitions, positions)
         if isinstance(positions, Timestamps):
-            offsets = self._at_timestamps(positions, partitions)
-        else:
-            offsets = _flat(positions, partitions)
+            return self._at_timestamps(positions, partitions)
+        return _flat(positions, partitions)
+
+    def resolve_special(self, offsets: Mapping[PartitionTuple, int]) -> dict[PartitionTuple, int]:
+        """Return the offsets, with the current ones in place of ``EARLIEST`` and ``LATEST``."""
+        resolved = dict(offsets)
         for where in (EARLIEST, LATEST):
-            offsets |= self.offsets([one for one, at in offsets.items() if at == where], where)
-        return offsets
+            resolved |= self.offsets([one for one, at in offsets.items() if at == where], where)
+        return resolved
 
     def _at_timestamps(self, positions: Timestamps, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Return the offsets of the first records with these timestamps, ``LATEST`` where there is none."""

@@ -227,18 +227,31 @@ class KafkaReader(DataSourceReader):
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a stream. It resumes from Spark's checkpoint and keeps its planning connections."""
+    """Reader of a stream. It resumes from Spark's checkpoint and keeps its planning connections.
+
+    The checkpoint has the end of each micro-batch, but not the start of the first one. Spark requests that start when
+    it plans the end, again when it plans the tasks, and once more if it repeats the micro-batch after a restart.
+    Meanwhile the topic grows, so another start would skip records. Therefore a process resolves the start only once,
+    and partitions that start at their end have no records in the first micro-batch: its end, in the checkpoint, is
+    their start. When the micro-batch is repeated, a start beyond that end has no records either.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._planning: TopicReader | None = None
         self._last: dict[PartitionTuple, int] | None = None
+        self._initial: dict[PartitionTuple, int] | None = None
+        """Start of the first micro-batch, until the second one is planned. None: Spark has not requested it."""
+        self._from_end: frozenset[PartitionTuple] | None = None
+        """Partitions that start at their end, until the end of the first micro-batch is planned."""
+        self._given: dict[PartitionTuple, int] = {}
+        """Start offsets from the options."""
         self._triggered_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the connections when the reader is pickled for a task."""
-        return self.__dict__ | {"_planning": None, "_last": None}
+        return self.__dict__ | {"_planning": None, "_last": None, "_initial": None, "_from_end": None, "_given": {}}
 
     def _reader(self) -> TopicReader:
         if self._planning is None:
@@ -246,11 +259,21 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning
 
     def _end(self) -> dict[PartitionTuple, int]:
-        return self._last or self._reader().offsets(self._reader().partitions(), LATEST)
+        return self._reader().offsets(self._reader().partitions(), LATEST) if self._last is None else self._last
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the start offsets of a query without a checkpoint."""
-        return as_json(self._reader().resolve(self._options.starting, self._reader().partitions()))
+        """Return the start offsets of a query whose first micro-batch is not committed."""
+        if self._initial is None:
+            reader, starting = self._reader(), self._options.starting
+            partitions = reader.partitions()
+            requested = reader.requested(starting, partitions)
+            self._from_end = frozenset(where for where, at in requested.items() if at == LATEST)
+            if isinstance(starting, dict):
+                self._given = {where: at for where, at in requested.items() if at >= 0}
+            self._initial = reader.resolve_special(requested)
+            if self._last is not None:  # the start may be a later record
+                self._last = reader.offsets(partitions, LATEST)
+        return as_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of ``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger``. ``latestOffset`` observes both."""
@@ -262,6 +285,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end offsets of the next micro-batch; the start if it would have too few records."""
         begin, end = from_json(start), self._end()
+        if self._from_end is None:
+            self._initial = None
+        else:  # the first micro-batch
+            end = {where: begin[where] if where in self._from_end else end[where] for where in begin if where in end}
+            self._from_end = None
         fresh = [where for where in end if where not in begin]
         if fresh:  # partitions added since the last micro-batch
             begin |= self._reader().offsets(fresh, EARLIEST)
@@ -294,6 +322,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one input partition per range. A partition that is new since ``start`` is read from its beginning."""
         begin, to = from_json(start), from_json(end)
+        if begin == self._initial:
+            begin = {where: min(at, to[where]) for where, at in begin.items() if where in to} | self._given
+            self._from_end = None
         if begin == to:
             return []
         self._reader().partitions()

@@ -1,9 +1,10 @@
-"""Schemas and offsets of the readers of ``klamm-kafka``. No session is started."""
+"""Schemas, start and end offsets of the readers of ``klamm-kafka``. No session is started."""
 
 from __future__ import annotations
 
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import MagicMock
 
@@ -14,7 +15,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 import klamm
 from klamm.admin import AdminClient, NewTopic
-from klamm.dataframes.errors import ReadingError
+from klamm.dataframes import reader as reading
+from klamm.dataframes.errors import DataLossError, ReadingError
+from klamm.dataframes.positions import EARLIEST, LATEST
 from klamm.dataframes.reader import TopicReader
 from klamm.dataframes.spark.source import SCHEMA, KafkaSource, RangePartition, register
 from klamm.properties import SettingsError
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql.datasource import InputPartition
+
+    from klamm.protocol.types import PartitionTuple
 
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 PARTITION = StructField("partition", IntegerType(), nullable=False)
@@ -201,3 +206,218 @@ def test_stream_waits_for_min_offsets_or_the_trigger_delay(servers: str, monkeyp
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(start, limit) == {"t": {"0": 4}}
     reader.stop()
+
+
+class GrowingCluster:
+    """Topic ``t`` whose partitions grow by 5 records whenever their end is requested. Offsets are timestamps, too."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.first = dict.fromkeys(range(partitions), 0)
+        self.end = dict.fromkeys(range(partitions), 100)
+        self.topic_errors: dict[str, int] = {}
+
+    @property
+    def topics(self) -> dict[str, SimpleNamespace]:
+        return {"t": SimpleNamespace(partitions=tuple(self.end))}
+
+    def refresh(self, topics: Sequence[str]) -> None:
+        """Do nothing: ``topics`` is current."""
+
+    def list_offsets(
+        self, partitions: Sequence[PartitionTuple], timestamp: int, *, read_committed: bool
+    ) -> dict[PartitionTuple, int]:
+        assert not read_committed
+        return {where: self._offset(where[1], timestamp) for where in partitions}
+
+    def _offset(self, partition: int, timestamp: int) -> int:
+        end = self.end[partition]
+        if timestamp == EARLIEST:
+            return self.first[partition]
+        if timestamp == LATEST:
+            self.end[partition] += 5
+            return end
+        return timestamp if timestamp < end else LATEST
+
+
+class Stream:
+    """Stream from its start or a restart on, with the calls of Spark in their order (``MicroBatchExecution``)."""
+
+    def __init__(self, cluster: GrowingCluster, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        monkeypatch.setattr(reading, "Cluster", lambda *_: cluster)
+        self.reader = source("127.0.0.1:1", **options).streamReader(SCHEMA)
+
+    def run_first(self) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+        """Return end and ranges of the first micro-batch. The checkpoint has its end, but no start."""
+        end = self.reader.latestOffset(self.reader.initialOffset(), self.reader.getDefaultReadLimit())
+        return end, self.repeat_first(end)
+
+    def repeat_first(self, end: dict[str, Any]) -> list[tuple[int, int]]:
+        """Return the ranges of the first micro-batch."""
+        return ranges(self.reader.partitions(self.reader.initialOffset(), end))
+
+    def run(self, start: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+        """Return end and ranges of a later micro-batch."""
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        return end, ranges(self.reader.partitions(start, end))
+
+
+LATEST_BY_TIMESTAMP = {"startingTimestamp": "120", "startingOffsetsByTimestampStrategy": "latest"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"failOnDataLoss": "false"},
+        {"maxOffsetsPerTrigger": "1000"},
+        {"minOffsetsPerTrigger": "1", "maxTriggerDelay": "0s"},
+        LATEST_BY_TIMESTAMP,
+    ],
+)
+def test_stream_from_latest_reads_all_records_appended_since_its_start(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    # given
+    stream = Stream(GrowingCluster(), monkeypatch, **options)
+    # when
+    first_end, first = stream.run_first()
+    end, second = stream.run(first_end)
+    # then
+    assert (first_end, first) == ({"t": {"0": 100}}, [])
+    assert second == [(100, end["t"]["0"])]
+
+
+@pytest.mark.parametrize("appended", [0, 50])
+@pytest.mark.parametrize("options", [{}, LATEST_BY_TIMESTAMP])
+def test_stream_restarted_in_its_first_micro_batch_reads_all_records_since_its_first_start(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], appended: int
+) -> None:
+    # given
+    cluster = GrowingCluster()
+    first_end, _ = Stream(cluster, monkeypatch, **options).run_first()
+    cluster.end[0] += appended
+    # when
+    restarted = Stream(cluster, monkeypatch, **options)
+    repeated = restarted.repeat_first(first_end)
+    end, second = restarted.run(first_end)
+    # then
+    assert repeated == []
+    assert second == [(100, end["t"]["0"])]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, LATEST_BY_TIMESTAMP, {"startingOffsets": '{"t":{"0":-1}}'}, {"startingOffsets": "earliest"}]
+)
+def test_available_now_stream_ends_without_data_loss_on_a_growing_topic(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    # given
+    stream = Stream(GrowingCluster(), monkeypatch, **options)
+    stream.reader.prepareForTriggerAvailableNow()
+    # when
+    end, first = stream.run_first()
+    ends, read = [end], first
+    while len(ends) < 2 or ends[-1] != ends[-2]:
+        end, batch = stream.run(ends[-1])
+        ends.append(end)
+        read += batch
+    # then
+    begin = 0 if "earliest" in options.values() else 105
+    assert read == [(begin, end["t"]["0"])]
+
+
+@pytest.mark.parametrize("appended", [0, 50])
+def test_partition_with_a_fixed_start_is_read_in_the_first_micro_batch(
+    monkeypatch: pytest.MonkeyPatch, appended: int
+) -> None:
+    # given
+    options = {"startingOffsets": '{"t":{"0":7,"1":-1}}'}
+    cluster = GrowingCluster(partitions=2)
+    # when
+    first_end, first = Stream(cluster, monkeypatch, **options).run_first()
+    cluster.end[1] += appended
+    restarted = Stream(cluster, monkeypatch, **options)
+    repeated = restarted.repeat_first(first_end)
+    end, second = restarted.run(first_end)
+    # then
+    assert first == repeated == [(7, 100)]
+    assert first_end["t"]["1"] == 100
+    assert second == [(100, end["t"]["0"]), (100, end["t"]["1"])]
+
+
+def test_start_beyond_the_end_is_reported_in_the_first_micro_batch_and_its_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"startingOffsets": '{"t":{"0":500}}'}
+    cluster = GrowingCluster()
+    with pytest.raises(DataLossError, match="t-0 ends at 100, before 500"):
+        Stream(cluster, monkeypatch, **options).run_first()
+    with pytest.raises(DataLossError, match="t-0 ends at 100, before 500"):
+        Stream(cluster, monkeypatch, **options).repeat_first({"t": {"0": 100}})
+
+
+def test_records_deleted_after_the_start_at_earliest_was_resolved_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    cluster = GrowingCluster()
+    stream = Stream(cluster, monkeypatch, startingOffsets="earliest")
+    end = stream.reader.latestOffset(stream.reader.initialOffset(), stream.reader.getDefaultReadLimit())
+    # when
+    cluster.first[0] = 50
+    # then
+    with pytest.raises(DataLossError, match="t-0 begins at 50: the records from 0 on are gone"):
+        stream.repeat_first(end)
+
+
+def test_records_deleted_up_to_beyond_an_unfinished_first_micro_batch_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given
+    cluster = GrowingCluster()
+    end, _ = Stream(cluster, monkeypatch, startingOffsets="earliest").run_first()
+    cluster.first[0], cluster.end[0] = 150, 200
+    # when
+    restarted = Stream(cluster, monkeypatch, startingOffsets="earliest")
+    repeated = restarted.repeat_first(end)
+    # then
+    assert repeated == []
+    with pytest.raises(DataLossError, match="t-0 begins at 150: the records from 100 on are gone"):
+        restarted.run(end)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_partition_added_during_the_first_micro_batch_is_read_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    # given
+    cluster = GrowingCluster()
+    stream = Stream(cluster, monkeypatch)
+    start = stream.reader.initialOffset()
+    cluster.first[1], cluster.end[1] = 0, 8
+    # when
+    first_end = stream.reader.latestOffset(start, stream.reader.getDefaultReadLimit())
+    if is_restarted:
+        stream = Stream(cluster, monkeypatch)
+    first = stream.repeat_first(first_end)
+    end, second = stream.run(first_end)
+    # then
+    assert (first_end, first) == (start, [])
+    assert second == [(100, end["t"]["0"]), (0, end["t"]["1"])]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_topic_created_again_after_the_first_micro_batch_is_reported(
+    monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    # given
+    cluster = GrowingCluster()
+    stream = Stream(cluster, monkeypatch)
+    first_end, _ = stream.run_first()
+    if is_restarted:
+        cluster.end[0] = 100  # a quiet topic, whose end is the start of both micro-batches
+        stream = Stream(cluster, monkeypatch)
+        stream.repeat_first(first_end)
+    # when
+    cluster.end[0] = 9
+    # then
+    with pytest.raises(DataLossError, match="t-0 ends at 9, before 100: was the topic created again"):
+        stream.run(first_end)

@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 METRICS_LISTEN: Final = "klamm.metrics.listen"
 ALLOW_COMMANDS: Final = "klamm.metrics.allow.commands"
 MASTER: Final = "spark.master"
+SPECULATION: Final = "spark.speculation"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _ENABLED: Final = "enabled"
 _LEASE: Final = "klamm.lease.seconds"
@@ -181,8 +182,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         if not heartbeats:
             raise SettingsError(nothing)
         warnings.append(f"{nothing}; only heartbeats are written")
-    if properties.get("spark.speculation", "false").strip().lower() == "true":
-        raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
+    check_speculation(properties.get(SPECULATION))
     settings = MirrorSettings(
         clusters=clusters,
         flows=flows,
@@ -200,6 +200,16 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     clients = [flow.clients for flow in flows] + [pair.target_clients for pair in heartbeats]
     unused = unused_keys(properties, aliases, [flow.name for flow in flows], clients)
     return replace(settings, notes=unused.notes, unused=unused.warnings, misspelt=unused.misspelt)
+
+
+def check_speculation(value: str | None) -> None:
+    """Reject a value of ``spark.speculation`` that Spark reads as true.
+
+    Raises:
+        SettingsError: Speculation is enabled.
+    """
+    if value is not None and value.strip().lower() == "true":
+        raise SettingsError(f"{SPECULATION}=true: expected false; two copies of a task would write records twice")
 
 
 def _address(key: str, value: str) -> tuple[str, int] | None:

@@ -26,9 +26,8 @@ from pyspark.sql import SparkSession
 from klamm.java import require_java
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.progress.flow_progress import SparkFailedError
-from klamm.mirror.settings.mirror import MASTER
+from klamm.mirror.settings.mirror import MASTER, SPECULATION, check_speculation
 from klamm.mirror.spark.class_archive import quick_start
-from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -212,7 +211,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "512m",
     "spark.log.level": "ERROR",
     "spark.python.worker.reuse": "true",
-    "spark.speculation": "false",
+    SPECULATION: "false",
     # A micro-batch has a few rows. To generate and compile Java for them only delays the first one.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
@@ -366,8 +365,7 @@ def check_session(session: SparkSession) -> None:
     Raises:
         SettingsError: Speculation is enabled.
     """
-    if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
-        raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
+    check_speculation(session.sparkContext.getConf().get(SPECULATION))
 
 
 def is_local(master: str | None) -> bool:

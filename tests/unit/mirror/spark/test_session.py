@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 
 from klamm.mirror.progress.flow_progress import SparkFailedError
 from klamm.mirror.spark import session
+from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,3 +27,14 @@ def test_unknown_spark_master_is_reported_in_one_line(tmp_path: Path, monkeypatc
     monkeypatch.setattr(session, "own_session", reject)
     with pytest.raises(SparkFailedError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
         session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)
+
+
+@pytest.mark.parametrize("value", ["true", "True", " TRUE "])
+def test_session_with_speculation_is_rejected_in_any_case(value: str) -> None:
+    conf = SparkConf(loadDefaults=False, _jvm=None).set("spark.speculation", value)
+    with pytest.raises(SettingsError, match=r"spark\.speculation=true: expected false"):
+        session.check_session(Mock(sparkContext=Mock(getConf=lambda: conf)))
+
+
+def test_session_without_speculation_is_accepted() -> None:
+    session.check_session(Mock(sparkContext=Mock(getConf=lambda: SparkConf(loadDefaults=False, _jvm=None))))

@@ -8,12 +8,13 @@ committed offset of a group with the same name, and writes nothing. InitProducer
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING
 
 from klamm.dataframes.errors import WritingError
 from klamm.kafka_client.data.transactions import CommittedOffset, TransactionManager, TransactionOffsets
-from klamm.kafka_client.errors import ConnectionLostError
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from klamm.dataframes.writer import TargetCluster
     from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.types import PartitionTuple
+
+logger = logging.getLogger(__name__)
 
 
 class BatchTransaction:
@@ -47,6 +50,7 @@ class BatchTransaction:
         self._offsets = TransactionOffsets(target.wire, self.transactional_id, self.transactional_id)
         self._identity: ProducerStamp | None = None
         self._written: int | None = None
+        self._is_open = False
 
     @property
     def identity(self) -> ProducerStamp:
@@ -88,6 +92,7 @@ class BatchTransaction:
         Raises:
             WritingError: A partition cannot be added.
         """
+        self._is_open = True
         self._target.insist(lambda: self._try_to_add(partitions))
 
     def _try_to_add(self, partitions: Collection[PartitionTuple]) -> None:
@@ -114,6 +119,22 @@ class BatchTransaction:
         insist(lambda: self._offsets.add(self.identity))
         insist(lambda: self._offsets.commit(self.identity, where, noted))
         insist(lambda: self._coordinator.commit(self.identity))
+
+    def abort(self) -> None:
+        """Abort the transaction after a failure, so that readers need not wait until it times out.
+
+        No Produce request may be in flight: it would be appended after the abort. A transaction that has been
+        committed, or fenced by a newer attempt, stays as it is. If the cluster does not respond, only a warning is
+        logged: the next attempt aborts the transaction too.
+        """
+        if not self._is_open:
+            return
+        try:
+            self._coordinator.abort(self.identity)
+        except TransactionLostError:
+            logger.debug("%s: there is no transaction to abort", self.transactional_id, exc_info=True)
+        except (ConnectionLostError, UnsupportedVersionError) as error:
+            logger.warning("%s: the transaction was not aborted, and may time out: %s", self.transactional_id, error)
 
     def check_repeated(self, records: int) -> None:
         """Compare the rows of this attempt with those of the committed one.

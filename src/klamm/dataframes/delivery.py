@@ -103,6 +103,12 @@ class BatchDelivery:
         if self._failed:
             self._recover()
 
+    def is_answered(self) -> bool:
+        """Wait for all responses, and return whether each request has succeeded. Nothing is sent again."""
+        while self._in_flight:
+            self._wait()
+        return not self._failed
+
     def _send_some(self) -> bool:
         """Send at most one request to each leader. Return False if none could be sent."""
         busy = {each.where for sent in self._in_flight.values() for some in sent for each in some}

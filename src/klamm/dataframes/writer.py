@@ -281,6 +281,10 @@ class RecordWriter:
         self._send_held()
         self._delivery.finish()
 
+    def is_answered(self) -> bool:
+        """Wait for all responses after a failure, and return whether none is missing."""
+        return self._delivery.is_answered()
+
     def _send_held(self) -> None:
         held, self._held, self._held_bytes = self._held, [], 0
         if not held:

@@ -171,6 +171,22 @@ def test_duplicate_sequence_number_is_acknowledged(rig: Rig) -> None:
     assert rig.resent == []
 
 
+@pytest.mark.parametrize(("answers", "is_answered"), [([{}, {}], True), ([{}, LOST], False)])
+def test_failed_task_waits_for_its_requests_and_sends_nothing_again(
+    rig: Rig, answers: list[dict[int, int] | object], is_answered: bool
+) -> None:
+    # given
+    rig.node.script = deque(answers)
+    rig.delivery.send([batch(0), batch(1, 1)])
+    rig.delivery.send([batch(2)])
+    # when
+    result = rig.delivery.is_answered()
+    # then
+    assert result is is_answered
+    assert rig.resent == []
+    assert len(rig.node.sent) == 2
+
+
 def test_all_batches_of_a_lost_connection_are_sent_again(rig: Rig) -> None:
     rig.delivery.send([batch(0), batch(1, 1)])
     rig.node.script = deque([{}, LOST])

@@ -108,7 +108,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: the tasks have already committed."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: the next attempt fences and aborts open transactions."""
+        """Do nothing: failed tasks abort their transactions, and the next attempt those that are still open."""
 
 
 def _write_plainly(options: WriteOptions, batches: Iterator[Any]) -> Written:
@@ -132,9 +132,9 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
         raise WritingError("Spark did not pass the query id and the batch id to the task: expected exactlyOnce=false")
     task = context.partitionId()
     target = TargetCluster(options)
+    transaction = BatchTransaction(target, options, query_id=query_id, task=task, batch_id=int(batch_id))
+    writer: RecordWriter | None = None
     try:
-        transaction = BatchTransaction(target, options, query_id=query_id, task=task, batch_id=int(batch_id))
-        writer: RecordWriter | None = None
         count = 0
         for batch in batches:
             if count == 0 and batch.num_rows:  # a task without rows needs no connection
@@ -149,6 +149,10 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
             if writer.any_partition is not None:
                 transaction.commit(writer.any_partition, count)
         transaction.check_repeated(count)
+    except Exception:
+        if writer is not None and writer.is_answered():
+            transaction.abort()
+        raise
     finally:
         target.close()
     return Written(count)

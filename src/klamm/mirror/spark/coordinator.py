@@ -22,7 +22,8 @@ placed         a task sends ``place``          Only if a flow is a broker of its
 served         a task sends ``task``           The task copies and sends progress. The driver sends it the
                                                ``LiveValues`` if they changed since the plan, and after each later
                                                change. A second task for the same group is a
-                                               retry by Spark: the driver ends the older attempt.
+                                               retry by Spark: the driver ends the older attempt,
+                                               and the retry resumes no session.
 ending         the driver sends ``end``        The tasks stop fetching, wait for produce requests in flight, write
                                                their source offsets, and send ``finished`` with their session.
 done           Spark asks for ``next`` with    Spark has committed the micro-batch.

@@ -6,7 +6,7 @@ flows. ``coordinator`` describes the life cycle of a lease.
 A worker process may keep its connections and fetched records from one lease to the next. This is safe only for the task
 that ended the previous lease of the same group in order. ``PartitionGroup.session`` names that task's session. A worker
 that finds another session, partitions that its copiers cannot take over, or a flow that was taken over since, closes
-what it kept and starts from the source offsets on the target.
+what it kept and starts from the source offsets on the target. So does a task that Spark retries.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from klamm.mirror.progress.flow_progress import FlowFailedError
@@ -114,8 +115,12 @@ class MirrorReader(DataSourceStreamReader):
         except ImportError as error:
             self._report_missing_module(error)
             raise
+        context = TaskContext.get()
+        # An earlier attempt may have copied records in another process. A session that this process has kept since
+        # before then would write them again, and set the source offsets back.
+        retry = {"session": ""} if context is not None and context.attemptNumber() else {}
         yield from worker.serve(
-            [leases.from_json(group) for group in partition.groups],
+            [leases.from_json({**group, **retry}) for group in partition.groups],
             task=partition.task,
             lease=partition.lease,
             seconds=partition.seconds,

@@ -6,8 +6,10 @@ import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
+from pyspark import TaskContext
 
 import klamm.mirror.spark
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -19,7 +21,7 @@ from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.spark import leases, worker
 from klamm.mirror.spark.channel import ChannelClient, ServerConnection
 from klamm.mirror.spark.coordinator import Coordinator
-from klamm.mirror.spark.leases import FlowShare
+from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 from klamm.mirror.spark.shipping import write_archive
 from klamm.mirror.spark.source import LeasePartition, MirrorReader
 from klamm.mirror.topics.claims import FlowClaim
@@ -236,6 +238,20 @@ def test_worker_without_module_fails_mirror_with_reason(
     with pytest.raises(FlowFailedError, match=r"cannot run the mirror: .*Install klamm with its dependencies"):
         reader.latestOffset({"lease": 0}, None)
     reader.stop()
+
+
+@pytest.mark.parametrize(("attempt", "session"), [(0, "kept"), (1, "")])
+def test_retried_task_resumes_no_session(monkeypatch: pytest.MonkeyPatch, attempt: int, session: str) -> None:
+    # given
+    serve = Mock(return_value=())
+    monkeypatch.setattr(worker, "serve", serve)
+    monkeypatch.setattr(TaskContext, "_taskContext", Mock(attemptNumber=lambda: attempt))
+    group = PartitionGroup(number=0, shares=(share(1),), session="kept")
+    reader = MirrorReader({"host": "h", "port": "1", "token": "t"})
+    # when
+    assert [*reader.read(LeasePartition(1, 60.0, 0, [leases.to_json(group)]))] == []
+    # then
+    assert serve.call_args.args == ([replace(group, session=session)],)
 
 
 @pytest.mark.process

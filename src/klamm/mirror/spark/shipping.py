@@ -38,7 +38,8 @@ def ship(spark: SparkSession) -> None:
 
 def write_archive(path: Path) -> Path:
     """Write the sources of the running package to an archive for ``--py-files``, and return its path."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Images and packages with reproducible contents have modules from before 1980, which a ZIP archive cannot date.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for module in sorted(_PACKAGE.rglob("*")):
             if module.is_file() and module.suffix not in _NOT_SHIPPED:
                 archive.write(module, Path(_PACKAGE.name) / module.relative_to(_PACKAGE))

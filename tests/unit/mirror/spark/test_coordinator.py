@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
+from zipfile import ZipFile
 
 import pytest
 from pyspark import TaskContext
@@ -18,7 +19,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.records.requested_states import RequestedState
-from klamm.mirror.spark import leases, worker
+from klamm.mirror.spark import leases, shipping, worker
 from klamm.mirror.spark.channel import ChannelClient, ServerConnection
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare, PartitionGroup
@@ -252,6 +253,19 @@ def test_retried_task_resumes_no_session(monkeypatch: pytest.MonkeyPatch, attemp
     assert [*reader.read(LeasePartition(1, 60.0, 0, [leases.to_json(group)]))] == []
     # then
     assert serve.call_args.args == ([replace(group, session=session)],)
+
+
+def test_archive_may_have_modules_from_before_1980(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    module = tmp_path / "package" / "module.py"
+    module.parent.mkdir()
+    module.touch()
+    os.utime(module, (0, 0))
+    monkeypatch.setattr(shipping, "_PACKAGE", module.parent)
+    # when
+    archive = write_archive(tmp_path / "klamm.zip")
+    # then
+    assert ZipFile(archive).namelist() == ["package/module.py"]
 
 
 @pytest.mark.process

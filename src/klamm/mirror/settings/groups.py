@@ -93,7 +93,8 @@ def parse_groups(
                     f"{entry[0]}={entry[1]}: expected false, because emit.offset-syncs.enabled=false; "
                     "group offsets cannot be translated without offset syncs"
                 )
-        return None, ()
+        in_vain = f"{_CHECKPOINTS_ENABLED}=true (the default) has no effect because emit.offset-syncs.enabled=false"
+        return None, (in_vain,) if enabled else ()
     if not enabled:
         in_vain = f"{_SYNC_ENABLED}=true has no effect because {_CHECKPOINTS_ENABLED}=false"
         return None, (in_vain,) if sync_enabled else ()

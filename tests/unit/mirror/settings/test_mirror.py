@@ -568,7 +568,12 @@ def test_group_filter_defaults_match_mirrormaker() -> None:
 
 def test_checkpoints_require_offset_syncs() -> None:
     """K894-40: Offset syncs: as 3.5."""
-    assert flow("emit.offset-syncs.enabled=false\n").groups is None
+    parsed = settings("emit.offset-syncs.enabled=false\n")
+    assert parsed.flows[0].groups is None
+    assert parsed.warnings == (
+        "A->B: emit.checkpoints.enabled=true (the default) has no effect because emit.offset-syncs.enabled=false",
+    )
+    assert not settings("emit.offset-syncs.enabled=false\nemit.checkpoints.enabled=false\n").warnings
     with pytest.raises(
         SettingsError, match=r"emit.checkpoints.enabled=true: expected false, because emit.offset-syncs"
     ):

@@ -103,8 +103,11 @@ class ConfigSync:
         if self.writes_single_configs(next(iter(described))):
             planned = self.plan(described)
             self._log_unknown(planned)
-            self._apply(self.without_unknown(planned))
-        else:
+            try:
+                self._apply(self.without_unknown(planned))
+            except UnsupportedVersionError as error:  # not every broker of the target has the same release
+                self._fall_back(error)
+        if self.uses_legacy:
             for name, rejected in self.replace(described).items():
                 self._log_rejected(name, rejected)
 
@@ -303,7 +306,7 @@ def log_rejection(rejected: KafkaApiError, operation: str) -> None:
         exception = "".join(word.capitalize() for word in words) + "Exception"
         logger.error("%s occurred while trying to %s: %s", exception, operation, error_text(rejected))
     else:
-        logger.error("Could not %s: %s", operation, error_text(rejected))
+        logger.warning("Could not %s: %s", operation, error_text(rejected))
 
 
 class LoggedRejections:

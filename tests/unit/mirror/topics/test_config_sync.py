@@ -204,6 +204,31 @@ def test_required_fails_flow_without_alter_configs() -> None:
     assert "alter" not in there.calls
 
 
+class RolledBackAdmin(FakeAdmin):
+    """A target whose brokers lack IncrementalAlterConfigs from the first change on."""
+
+    def incremental_alter_configs(
+        self,
+        configs: Mapping[ConfigResource, Collection[AlterConfigOp]],
+        options: AlterConfigsOptions | None = None,
+    ) -> AlterConfigsResult:
+        self.incompatible = self.incompatible or any(configs.values())
+        return super().incremental_alter_configs(configs, options)
+
+
+def test_requested_falls_back_if_the_target_lacks_the_api_later(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-05: as in a rolling upgrade, where the first call was answered by a newer broker."""
+    there = RolledBackAdmin({"A.t": {"min.insync.replicas": "2"}})
+    sync = ConfigSync(flow(), source(), there)
+    sync.run(["t"])
+    sync.run(["t"])
+    assert there.calls[-2:] == ["alter", "alter"]
+    assert there.configs == {"A.t": {"retention.ms": "5"}}
+    assert caplog.text.count("not compatible with IncrementalAlterConfigs API") == 1
+    with pytest.raises(FlowFailedError, match="was set to required"):
+        ConfigSync(flow("required"), source(), RolledBackAdmin({"A.t": {}})).run(["t"])
+
+
 def test_new_remote_topic_is_synced_in_next_round(caplog: pytest.LogCaptureFixture) -> None:
     """K894-21: it was created with its configs a moment ago; that is no reason to send all of them."""
     there = target()

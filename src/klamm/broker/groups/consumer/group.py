@@ -160,7 +160,6 @@ class ConsumerGroup(ConsumerHeartbeats):
             UnknownMemberIdError: No member has the instance id.
             FencedInstanceIdError: Another member has the instance id.
         """
-        self.has_lost_member = False
         member_id = attempt.member_id or attempt.new_member_id
         session_timeout_ms = attempt.enforced_session_timeout_ms or attempt.session_timeout_ms
         self._check_room(member_id)
@@ -187,7 +186,8 @@ class ConsumerGroup(ConsumerHeartbeats):
         if departed is not None:
             self.replace_static(departed, before)
         self._update(before, after, topics, interval_ms=assignment_interval_ms)
-        if self.may_assign(now):
+        # A group that becomes classic after this step gets its next assignment from its leader, after a rebalance.
+        if self.may_assign(now) and not self.can_become_classic:
             self.assign(topics, now)
         named = ((topics.get(name), indexes) for name, indexes in subscription.owned.items())
         owned = assignment_of((topic.topic_id, indexes) for topic, indexes in named if topic is not None)

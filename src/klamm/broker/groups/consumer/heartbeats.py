@@ -77,7 +77,6 @@ class ConsumerHeartbeats(Membership):
             FencedInstanceIdError: The instance id belongs to another member now.
             InvalidRegularExpressionError: RE2 does not accept the regular expression.
         """
-        self.has_lost_member = False
         self._check_room(attempt.member_id)
         before, departed = self._admit(attempt)
         after = _updated(before, attempt)
@@ -174,13 +173,8 @@ class ConsumerHeartbeats(Membership):
         self.lose(now)
 
     def lose(self, now: Moment) -> None:
-        """Advance the epoch after the removal of members.
-
-        If only members with the classic protocol remain, the group may become a classic group at its present epoch.
-        """
-        self.has_lost_member = True
-        if not self.can_become_classic:
-            self.group_epoch += 1
+        """Advance the epoch after the removal of members."""
+        self.group_epoch += 1
         if not self.members:
             self.state_since_ms = now.wall_ms
             self._assigned_at = -math.inf  # the next member need not wait for the interval

@@ -73,8 +73,6 @@ class Membership:
         self.state_since_ms = now.wall_ms
         self.wake_at = math.inf
         """Time of the next deadline, monotonic seconds. May be too early, never too late."""
-        self.has_lost_member = False
-        """Whether a member has left or was removed in the latest step."""
         self._limits: Final = limits
         self._seen_changes = -1
         self._assigned_at = -math.inf

@@ -15,7 +15,13 @@ from klamm.broker.groups.consumer.consumer_protocol import (
     write_assignment,
 )
 from klamm.broker.groups.consumer.group import ConsumerGroup
-from klamm.broker.groups.consumer.model import FIRST_EPOCH, ClassicTraits, ConsumerMember, assignment_of
+from klamm.broker.groups.consumer.model import (
+    FIRST_EPOCH,
+    ClassicTraits,
+    ConsumerGroupState,
+    ConsumerMember,
+    assignment_of,
+)
 from klamm.broker.groups.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
@@ -71,8 +77,12 @@ def to_consumer(
 def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLimits, now: Moment) -> ClassicGroup:
     """Return a classic group with the members of a consumer group, if any, which all use the classic protocol.
 
-    The members have to join again if one has left. They need not if the last member with the consumer protocol was a
-    static member whose next instance uses the classic protocol: that one takes over its partitions.
+    The members have to join again unless all of them have their partitions of the current target assignment. So they
+    need not if the last member with the consumer protocol was a static member whose next instance uses the classic
+    protocol with the same subscription: that one takes over its partitions.
+
+    The generation is the epoch of the last target assignment, because a member never has a later one. Members at that
+    epoch can still commit offsets before they join again.
 
     Raises:
         ValueError: A member uses the consumer protocol.
@@ -92,11 +102,11 @@ def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLi
                 requested_session_timeout_ms=traits.requested_session_timeout_ms,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 protocols=traits.protocols,
-                assignment=_classic_assignment(group.target.get(member.member_id, {}), traits, topics),
+                assignment=_classic_assignment(member.assigned, traits, topics),
             )
         )
-    classic.adopt(group.group_epoch, now)
-    if group.has_lost_member and group.members:
+    classic.adopt(group.assignment_epoch if group.members else group.group_epoch, now)
+    if group.members and group.state is not ConsumerGroupState.STABLE:
         classic.rebalance(now)
     return classic
 
@@ -149,7 +159,7 @@ def _consumer_member(
     )
 
 
-def _classic_assignment(target: Assignment, traits: ClassicTraits, topics: SubscribableTopics) -> bytes:
-    assignment = ((topics.by_id(topic_id), indexes) for topic_id, indexes in target.items())
+def _classic_assignment(assigned: Assignment, traits: ClassicTraits, topics: SubscribableTopics) -> bytes:
+    assignment = ((topics.by_id(topic_id), indexes) for topic_id, indexes in assigned.items())
     partitions = {topic.name: sorted(indexes) for topic, indexes in assignment if topic is not None}
     return write_assignment(partitions, read_version(traits.protocols[0][1]))

@@ -158,6 +158,39 @@ def test_classic_replacement_of_static_consumer_needs_no_rebalance() -> None:
     assert read_assignment(classic.members.find("new", "i").assignment) == {"t": (0, 1)}
 
 
+@pytest.mark.parametrize(
+    ("before", "more_partitions", "has_released"),
+    [("u", 0, True), ("t", 4, True), ("t", 0, False)],
+    ids=["other subscription", "new partitions", "partitions not released"],
+)
+def test_classic_replacement_of_static_consumer_gets_no_partitions_of_another_member(
+    before: str, more_partitions: int, *, has_released: bool
+) -> None:
+    # given: a classic member, and a static member whose next instance is to be classic, too
+    clients, _ = upgraded(members=("c1",))
+    clients.topics.add("u", 4)
+    static = clients.join("n", before, instance_id="i")
+    clients.classic_beat("c1", clients.group.members["c1"].member_epoch)
+    generation = clients.classic_join(joins("c1", "t", owned=range(4))).generation_id
+    if has_released and clients.classic_sync("c1", generation) != {"t": (0, 1, 2, 3)}:
+        generation = clients.classic_join(joins("c1", "t", owned=range(2))).generation_id
+        clients.beat(static)
+    clients.leave(static, STATIC_LEAVE_EPOCH)
+    clients.topics.add("t", 4 + more_partitions)
+    # when
+    reply = clients.classic_join(joins("", "t", instance_id="i"))
+    classic = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
+    # then: both members have to join again before one gets partitions of the other
+    assert (classic.state, classic.generation_id) == (GroupState.PREPARING_REBALANCE, reply.generation_id)
+    shares = [read_assignment(member.assignment).get("t", ()) for member in classic.members]
+    assert len({*shares[0], *shares[1]}) == len(shares[0]) + len(shares[1])
+    if has_released:
+        assert generation == classic.generation_id
+        classic.admit_commit("c1", None, generation, clients.now)
+        code = clients.rejected(lambda: classic.heartbeat("c1", None, generation, clients.now))
+        assert code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
 @pytest.mark.parametrize("metadata", [b"", b"\3", b"\xff\xff", b"garbage"])
 def test_member_with_an_unreadable_protocol_that_was_not_chosen_is_converted_back(metadata: bytes) -> None:
     classic = ClassicGroupClients(initial_delay_ms=0)
@@ -219,7 +252,7 @@ def test_enforced_session_timeout_survives_sync_restart_and_migration() -> None:
     assert [member.session_timeout_ms for member in again.members] == [60_000]
     assert migrated.members["c1"].classic == clients.group.members["c1"].classic
     # when: the config is removed
-    clients.group.classic_heartbeat("c1", None, generation, clients.now)
+    clients.classic_beat("c1", generation)
     clients.wait(11)
     # then
     assert not clients.group.members
@@ -290,8 +323,9 @@ def test_joining_members_rejoin_after_the_upgrade() -> None:
     classic.group.members.pending["c1"] = 10_000.0
     replies = classic.send_join(joins("c1", "t"))
     clients = MixedGroupClients(t=1)
+    limits = ConsumerLimits(allows_downgrade=False)  # the consumer that triggered the upgrade is left out
 
-    clients.group = to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+    clients.group = to_consumer(classic.group, clients.topics, limits, clients.now)
     classic.group.disband(ErrorCode.REBALANCE_IN_PROGRESS)
 
     assert replies[0].error_code is ErrorCode.REBALANCE_IN_PROGRESS

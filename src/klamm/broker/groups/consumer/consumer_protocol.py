@@ -27,6 +27,10 @@ class ClassicSubscription:
     rack_id: str | None = None
 
 
+class UserDataError(ValueError):
+    """An assignment has user data, which a custom assignor of the clients wrote."""
+
+
 class ElementLimit:
     """Number of topics and partitions that may still be read, from several subscriptions and assignments together."""
 
@@ -91,17 +95,23 @@ def read_topics(metadata: bytes) -> tuple[str, ...]:
     return tuple(reader.required_text() for _ in range(count))
 
 
-def read_assignment(data: bytes, limit: ElementLimit | None = None) -> dict[str, tuple[int, ...]]:
+def read_assignment(
+    data: bytes, limit: ElementLimit | None = None, *, allows_user_data: bool = True
+) -> dict[str, tuple[int, ...]]:
     """Return the partitions by topic name in an assignment of SyncGroup; empty bytes mean none.
 
     Raises:
+        UserDataError: The assignment has user data, and ``allows_user_data`` is False.
         ValueError: The bytes are not an assignment, or it exceeds the limit.
     """
     if not data:
         return {}
     reader = _Reader(data, limit)
     reader.number(">h")
-    return reader.partitions()
+    partitions = reader.partitions()
+    if not allows_user_data and reader.blob():
+        raise UserDataError
+    return partitions
 
 
 def write_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> bytes:
@@ -158,10 +168,8 @@ class _Reader:
             raise ValueError("Not of the consumer protocol: a name that is null")
         return value
 
-    def blob(self) -> None:
-        length = self.number(">i")
-        if length > 0:
-            self._take(length)
+    def blob(self) -> bytes:
+        return self._take(max(self.number(">i"), 0))
 
     def partitions(self) -> dict[str, tuple[int, ...]]:
         return {self.text() or "": self._numbers(f">{self.count()}i") for _ in range(self.count())}

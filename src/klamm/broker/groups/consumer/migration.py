@@ -9,6 +9,7 @@ from klamm.broker.groups.classic.members import Member
 from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE
 from klamm.broker.groups.consumer.consumer_protocol import (
     ElementLimit,
+    UserDataError,
     read_assignment,
     read_subscription,
     read_version,
@@ -53,7 +54,8 @@ def to_consumer(
 
     Raises:
         GroupIdNotFoundError: A subscription or an assignment is not of Kafka's ConsumerProtocol, or they have more than
-            ``MAX_ELEMENTS`` topics and partitions in total.
+            ``MAX_ELEMENTS`` topics and partitions in total, or an assignment has user data. Consumer groups cannot
+            keep user data, and without it Kafka Streams and other clients with an assignor of their own fail.
     """
     group = ConsumerGroup(classic.group_id, limits, now)
     group.group_epoch = group.assignment_epoch = epoch = max(classic.generation_id, FIRST_EPOCH)
@@ -64,6 +66,12 @@ def to_consumer(
             converted = _consumer_member(classic, member, topics, taken, epoch=epoch, limit=limit)
             group.put(converted)
             group.target[member.member_id] = converted.assigned
+    except UserDataError as error:
+        raise GroupIdNotFoundError(
+            f"Cannot upgrade classic group {classic.group_id} to consumer group because an unsupported custom assignor "
+            "is in use. Please refer to the documentation or switch to a default assignor before re-attempting the "
+            "upgrade."
+        ) from error
     except ValueError as error:
         reason = "is malformed" if limit.left >= 0 else f"has more than {MAX_ELEMENTS} topics and partitions"
         raise GroupIdNotFoundError(
@@ -125,11 +133,13 @@ def _consumer_member(
     Its partitions are added to ``taken``.
 
     Raises:
+        UserDataError: The assignment has user data.
         ValueError: The subscription or the assignment cannot be read, or exceeds the limit.
     """
     name = classic.protocol_name or member.protocols[0][0]
     subscription = read_subscription(member.metadata(name), limit)
-    named = ((topics.get(topic), indexes) for topic, indexes in read_assignment(member.assignment, limit).items())
+    shares = read_assignment(member.assignment, limit, allows_user_data=False)
+    named = ((topics.get(topic), indexes) for topic, indexes in shares.items())
     assigned = assignment_of(
         (
             topic.topic_id,

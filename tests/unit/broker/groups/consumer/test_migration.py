@@ -284,6 +284,31 @@ def test_group_of_another_protocol_type_is_not_converted() -> None:
     assert classic.state is GroupState.STABLE
 
 
+def test_group_whose_assignments_have_user_data_is_not_converted() -> None:
+    """Kafka Streams stores its tasks as user data, and fails without them."""
+    # given
+    clients, classic = upgraded()
+    member = next(iter(classic.group.members))
+    member.assignment = member.assignment[:-4] + struct.pack(">i", 1) + b"x"
+    # when / then
+    with pytest.raises(GroupIdNotFoundError, match="because an unsupported custom assignor is in use"):
+        to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+    assert classic.state is GroupState.STABLE
+
+
+def test_user_data_of_a_subscription_does_not_prevent_the_upgrade() -> None:
+    """Clients with the StickyAssignor write user data into their subscriptions."""
+    # given
+    clients, classic = upgraded()
+    member = next(iter(classic.group.members))
+    metadata = struct.pack(">hih", 0, 1, 1) + b"t" + struct.pack(">i", 1) + b"x"
+    classic.group.members.update_protocols(member, (("range", metadata),))
+    # when
+    group = to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+    # then
+    assert group.members[member.member_id].topic_names == {"t"}
+
+
 def test_partitions_that_do_not_exist_are_left_out_of_the_upgrade() -> None:
     _, classic = upgraded(partitions=4)
     for member in classic.group.members:

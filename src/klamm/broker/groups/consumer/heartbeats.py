@@ -80,10 +80,16 @@ class ConsumerHeartbeats(Membership):
         self._check_room(attempt.member_id)
         before, departed = self._admit(attempt)
         after = _updated(before, attempt)
-        self._resolve(after.topic_regex, attempt.resolve, topics, now)
+        matches_other_topics = self._resolve(after.topic_regex, attempt.resolve, topics, now)
         if departed is not None:
             self.replace_static(departed, before)
-        self._update(before, after, topics, interval_ms=attempt.timings.assignment_interval_ms)
+        self._update(
+            before,
+            after,
+            topics,
+            interval_ms=attempt.timings.assignment_interval_ms,
+            matches_other_topics=matches_other_topics,
+        )
         if computes_target and self.may_assign(now):
             self.assign(topics, now)
         after = self._reconcile(after, attempt.owned, topics, now)
@@ -231,23 +237,24 @@ class ConsumerHeartbeats(Membership):
             )
         return replace(holder, member_id=attempt.member_id, member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH), holder
 
-    def _resolve(self, pattern: str | None, resolve: Resolver, topics: SubscribableTopics, now: Moment) -> None:
+    def _resolve(self, pattern: str | None, resolve: Resolver, topics: SubscribableTopics, now: Moment) -> bool:
         """Resolve the member's regular expression if it is new, if topics have changed, or after the interval.
+
+        Return whether it matches other topics than before. The group may know them by another subscription already.
 
         The rights of the requesting member decide which topics it finds.
         """
         if pattern is None:
-            return
+            return False
         resolved = self.regexes.get(pattern)
         if resolved is not None:
             age = now.seconds - resolved.at
             is_stale = resolved.changes != topics.changes and age >= REGEX_INTERVAL_S
             if not is_stale and age < self._limits.regex_refresh_interval_ms / 1000:
-                return
+                return False
         names = resolve(pattern)
-        if resolved is None or resolved.names != names:
-            self._seen_changes = -1
         self.regexes[pattern] = Resolution(names=names, at=now.seconds, changes=topics.changes)
+        return resolved is None or resolved.names != names
 
     def _receiver(self, reply: HeartbeatReply) -> ConsumerMember | None:
         """Return the member that a reply is for; None if it has left or sent another heartbeat since."""
@@ -261,13 +268,15 @@ class ConsumerHeartbeats(Membership):
         topics: SubscribableTopics,
         *,
         interval_ms: int,
+        matches_other_topics: bool = False,
     ) -> None:
-        """Store the member, and advance the epochs if subscriptions, the assignor or the subscribed topics changed."""
+        """Store the member, and advance the epoch if subscriptions, the assignor or the subscribed topics changed."""
         assignor = self.assignor
         if self.members.get(after.member_id) != after:
             self.put(after)
         is_changed = (
-            before.topic_names != after.topic_names
+            matches_other_topics
+            or before.topic_names != after.topic_names
             or before.topic_regex != after.topic_regex
             or self.assignor != assignor
         )

@@ -269,6 +269,22 @@ def test_regex_subscription_includes_new_topics() -> None:
     assert (len(member.owned), dict(clients.group.regexes)) == (1, {})
 
 
+def test_members_with_different_regexes_share_a_new_topic() -> None:
+    """K848-06."""
+    # given
+    clients = ConsumerGroupClients(bar=4)
+    first, second = FakeMember(member_id="m1"), FakeMember(member_id="m2")
+    first.take(clients.send("m1", 0, regex="(bar|foo).*"))
+    second.take(clients.send("m2", 0, regex="(bar|fo).*"))
+    clients.settle(first, second)
+    # when
+    clients.topics.add("foo", 8)
+    clients.wait(2)
+    clients.settle(first, second)
+    # then
+    assert (len(first.owned), len(second.owned)) == (6, 6)
+
+
 def test_regex_subscription_requires_describe_right_on_topics() -> None:
     """K848-06."""
     clients = ConsumerGroupClients(**{"a-1": 1, "a-2": 1})

@@ -3,7 +3,8 @@
 They come first in the response, so the topics behind them are copied without being decoded. The API is always admitted:
 a client whose id is denied reaches the broker that rejects it. Clients have no clear way to report an error in it.
 
-A policy on topics decides on those that the upstream would create for a client that needs them:
+A policy on topics decides on those that the upstream would create for a client that needs them. Requests that create no
+topics, above all those for all topics, are forwarded as received. The responses to the others are decoded:
 
 ======  ================================================================================================
 Step    What happens
@@ -33,8 +34,9 @@ from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT32
 from klamm.gateway.policies.decisions import Allowed
 from klamm.gateway.policies.divided_requests import replaced
-from klamm.gateway.policies.policy_api import change_policy
+from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import FORWARD, Filter, Serve
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.protocol.api import ApiKey
@@ -52,7 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from klamm.gateway.frames.addresses import AddressBook, Body
-    from klamm.gateway.relay.filter import FilterContext
+    from klamm.gateway.policies.policy_api import ResourceTurns
+    from klamm.gateway.relay.filter import FilterContext, FilterResult
     from klamm.policy_runtime import Policies
 
 _THROTTLE_SINCE: Final = 3
@@ -133,9 +136,6 @@ class RequestedTopics:
     async def handle(self, request: MetadataRequest, context: FilterContext) -> MetadataResponse:
         """Return the upstream's response. A topic whose creation is denied has TOPIC_AUTHORIZATION_FAILED."""
         names = requested_names(request, context.api_version)
-        if not names:
-            plain: MetadataResponse = await context.forward(request)
-            return plain
         first = await _send(with_creation(request, may_create=False), context)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         missing = [topic.name for topic in first.topics if topic.error_code == unknown and topic.name in names]
@@ -235,13 +235,16 @@ async def _send(request: MetadataRequest, context: FilterContext) -> MetadataRes
     return answer
 
 
-POLICY: Final = change_policy(
-    CREATE_TOPIC,
-    MetadataRequest,
-    MetadataResponse,
-    lambda policies, _: RequestedTopics(policies).handle,
-    takes_turns=False,
-)
+def _filter(policies: Policies, _turns: ResourceTurns) -> Filter:
+    served = Serve(handle=RequestedTopics(policies).handle)
+
+    def decide(request: MetadataRequest, context: FilterContext) -> FilterResult:
+        return served if requested_names(request, context.api_version) else FORWARD
+
+    return Filter(request=MetadataRequest, response=MetadataResponse, decide=decide, keeps_request=True)
+
+
+POLICY: Final = PolicyApi(key=MetadataRequest.API_KEY, kind=CREATE_TOPIC, filter=_filter)
 API: Final = RelayedApi(
     key=ApiKey.METADATA,
     versions=(0, 13),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from klamm.admin import ConfigEntry, ConfigResource
 from klamm.admin.results import DescribeConfigsResult
-from klamm.gateway.apis.api_003_metadata import RequestedTopics
+from klamm.gateway.apis.api_003_metadata import POLICY, RequestedTopics
+from klamm.gateway.policies.policy_api import ResourceTurns
+from klamm.gateway.relay.filter import FORWARD, Serve
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -130,6 +133,26 @@ def test_only_allowed_topics_are_created(
     assert sorted(topic.name for topic in upstream.made) == sorted(name for name in missing if name not in denied)
     assert {details.topic for details in policies.asked} == set(missing)
     assert all(details.num_partitions == 4 for details in policies.asked)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "is_judged"),
+    [
+        (metadata("a"), 12, True),
+        (metadata("a", may_create=False), 3, True),
+        (metadata("a", may_create=False), 12, False),
+        (metadata(), 0, False),
+        (MetadataRequest(topics=None, allow_auto_topic_creation=True), 12, False),
+        (MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=None, topic_id=UUID(int=1))]), 12, False),
+    ],
+)
+def test_request_that_creates_no_topic_is_forwarded_as_received(
+    request_: MetadataRequest, version: int, *, is_judged: bool
+) -> None:
+    """The response has all topics of the cluster. Decoded for each of many consumers, it would fill the memory."""
+    used = POLICY.filter(FakePolicies().as_policies(), ResourceTurns())
+    result = used.decide(request_, FakeContext(Upstream(), api_version=version))
+    assert isinstance(result, Serve) if is_judged else result is FORWARD
 
 
 def test_overridden_topic_is_created_as_the_policy_says() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin.types import ConfigResource
 from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.before import described_configs, described_topics
-from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
+from klamm.gateway.history.recorded_api import IN_DOUBT, Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.decisions import denial, forward_in_turn
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
@@ -229,6 +229,9 @@ async def _may_delete_all(context: FilterContext) -> bool:
 
 # -- history
 
+_IN_DOUBT_IF_EXISTING: Final = IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+"""Errors after which a topic that existed may have been deleted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicBefore:
@@ -276,7 +279,8 @@ def deleted(
     }
     outcomes = Outcomes(None if response is None else entries, attrgetter("topic_id"), attrgetter("name"))
     for key, topic in {**before, **named}.items():
-        is_confirmed = outcomes.confirmed(key)
+        existed = topic.partitions != UNKNOWN
+        is_confirmed = outcomes.confirmed(key, in_doubt=_IN_DOUBT_IF_EXISTING if existed else IN_DOUBT)
         if is_confirmed is None:
             continue
         yield Change(topic_resource(topic.name), PARTITIONS, topic.partitions, None, is_confirmed)

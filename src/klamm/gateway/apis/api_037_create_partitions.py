@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.history.before import described_topics
-from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
+from klamm.gateway.history.recorded_api import IN_DOUBT, Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.decisions import Allowed, denial, divide
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
@@ -105,6 +105,9 @@ class AddedPartitions(ChangeServer):
 
 # -- history
 
+_IN_DOUBT_IF_FEWER: Final = IN_DOUBT | {ErrorCode.INVALID_PARTITIONS}
+"""Errors after which a topic that had fewer partitions may have got more."""
+
 
 async def _read_counts(request: CreatePartitionsRequest, context: FilterContext) -> Mapping[str, int]:
     """Return the present number of partitions of the topics."""
@@ -118,7 +121,8 @@ def grown(
     """Yield the number of partitions of each topic that got more."""
     outcomes = Outcomes(None if response is None else response.results, attrgetter("name"))
     for topic in request.topics:
-        is_confirmed = outcomes.confirmed(topic.name)
+        had_fewer = topic.name in before and before[topic.name] < topic.count
+        is_confirmed = outcomes.confirmed(topic.name, in_doubt=_IN_DOUBT_IF_FEWER if had_fewer else IN_DOUBT)
         if is_confirmed is not None:
             old = str(before.get(topic.name, UNKNOWN))
             yield Change(topic_resource(topic.name), PARTITIONS, old, str(topic.count), is_confirmed)

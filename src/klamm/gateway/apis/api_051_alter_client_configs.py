@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.client_config_runtime.messages import alter_client_configs
 from klamm.gateway.apis.cluster_rights import may
 from klamm.gateway.history.before import described_credentials
-from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
+from klamm.gateway.history.recorded_api import IN_DOUBT, Change, Outcomes, RecordedApi
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import SCRAM_RESOURCE, UNKNOWN, shown_credential
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from klamm.admin import ScramCredentialInfo
     from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.gateway.relay.filter import FilterContext
+
+_IN_DOUBT_IF_EXISTING: Final = IN_DOUBT | {ErrorCode.RESOURCE_NOT_FOUND}
+"""Errors after which the changes of a user may have been made, if all credentials to delete existed."""
 
 
 async def alter(
@@ -65,19 +68,22 @@ def credential_changes(
 ) -> Iterator[Change]:
     """Yield each credential that is deleted or set."""
     outcomes = Outcomes(None if response is None else response.results, attrgetter("user"))
+    missing = {each.name for each in request.deletions if _credential_before(each, before) in {None, UNKNOWN}}
     news: list[tuple[Any, str | None]] = [(each, None) for each in request.deletions]
     news += [(each, shown_credential(each.iterations)) for each in request.upsertions]
     for each, new in news:
-        is_confirmed = outcomes.confirmed(each.name)
+        is_confirmed = outcomes.confirmed(
+            each.name, in_doubt=IN_DOUBT if each.name in missing else _IN_DOUBT_IF_EXISTING
+        )
         if is_confirmed is not None:
-            mechanism = ScramMechanism.from_wire(each.mechanism)
-            old = _old_credential(before.get(each.name), mechanism)
-            yield Change(f"{SCRAM_RESOURCE}:{each.name}", mechanism.mechanism_name, old, new, is_confirmed)
+            mechanism = ScramMechanism.from_wire(each.mechanism).mechanism_name
+            old = _credential_before(each, before)
+            yield Change(f"{SCRAM_RESOURCE}:{each.name}", mechanism, old, new, is_confirmed)
 
 
-def _old_credential(
-    credentials: tuple[ScramCredentialInfo, ...] | KafkaApiError | None, mechanism: ScramMechanism
-) -> str | None:
+def _credential_before(each: Any, before: Mapping[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]) -> str | None:
+    """Return the previous credential of a deletion or an upsertion."""
+    credentials, mechanism = before.get(each.name), ScramMechanism.from_wire(each.mechanism)
     if isinstance(credentials, KafkaApiError) and credentials.error_code == ErrorCode.RESOURCE_NOT_FOUND:
         return None
     if credentials is None or isinstance(credentials, KafkaApiError):

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
 """Errors after which the upstream may have made the change, or may still make it: a broker that forwards the request
 to the controller returns them when the controller does not respond in time.
+
+When the controller changes, the broker sends the request once more, to the new controller. That one rejects what the
+first try has changed. So an error that contradicts the state before the change leaves its outcome in doubt, too, such
+as UNKNOWN_TOPIC_OR_PARTITION for a topic that existed.
 """
 
 

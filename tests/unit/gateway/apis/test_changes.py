@@ -317,6 +317,31 @@ def requests_with(error_code: int) -> Iterator[tuple[Message, Message]]:
     )
 
 
+@pytest.mark.parametrize("existed", [True, False])
+@pytest.mark.parametrize("is_by_id", [True, False])
+def test_deletion_of_a_topic_that_a_new_controller_does_not_find_is_not_confirmed(
+    *, is_by_id: bool, existed: bool
+) -> None:
+    """A broker repeats its request at a new controller, which rejects what the first try has changed."""
+    # given
+    named: dict[str, Any] = {"topic_id": id_of("t")} if is_by_id else {"name": "t"}
+    error_code = ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(**named)])
+    rejected = DeleteTopicsResponse.DeletableTopicResult(**named, error_code=error_code)
+    # when
+    recorded = changes(request, DeleteTopicsResponse(responses=[rejected]), FakeAdmin({"t": [[1]]} if existed else {}))
+    # then
+    assert recorded == [Change("TOPIC:t", "partitions", "1", None, is_confirmed=False)] * existed
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_partitions_that_a_new_controller_finds_are_not_confirmed(count: int) -> None:
+    request = CreatePartitionsRequest(topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=count)])
+    rejected = CreatePartitionsResponse.CreatePartitionsTopicResult(name="t", error_code=ErrorCode.INVALID_PARTITIONS)
+    recorded = changes(request, CreatePartitionsResponse(results=[rejected]), FakeAdmin({"t": [[1]]}))
+    assert recorded == [Change("TOPIC:t", "partitions", "1", "2", is_confirmed=False)] * (count > 1)
+
+
 def test_late_state_is_recorded_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(before, "READ_S", 0.01)
     silent = SimpleNamespace(describe_configs=lambda resources, **_: DescribeConfigsResult(resources))
@@ -533,3 +558,22 @@ def test_credentials_have_iterations_and_no_password() -> None:
         Change("SCRAM:bob", "SCRAM-SHA-512", None, "[hidden] iterations=8192"),
         Change("SCRAM:carl", "SCRAM-SHA-512", "[unknown]", "[hidden] iterations=8192"),
     ]
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_deletion_of_a_credential_that_a_new_controller_does_not_find_is_not_confirmed(*, existed: bool) -> None:
+    class Admin:
+        def describe_user_scram_credentials(self, users: Any) -> PerKeyResult[str, Any]:
+            result: PerKeyResult[str, Any] = PerKeyResult(users)
+            mechanism = ScramMechanism.SCRAM_SHA_256 if existed else ScramMechanism.SCRAM_SHA_512
+            result.succeed("anna", (ScramCredentialInfo(mechanism, 4096),))
+            return result
+
+    request = AlterUserScramCredentialsRequest(
+        deletions=[AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="anna", mechanism=1)]
+    )
+    rejected = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
+        user="anna", error_code=ErrorCode.RESOURCE_NOT_FOUND
+    )
+    deleted = Change("SCRAM:anna", "SCRAM-SHA-256", "[hidden] iterations=4096", None, is_confirmed=False)
+    assert changes(request, AlterUserScramCredentialsResponse(results=[rejected]), Admin()) == [deleted] * existed

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _PLAINTEXT: Final = Security()
 _MAX_VIEWS: Final = 512
 """Maximum number of views per system call, below IOV_MAX (1024)."""
+_MAX_TLS_SEND: Final = 64 * 1024
+"""Maximum number of bytes per call of OpenSSL. It reports none of them before the socket has taken all, so a peer that
+reads a large view slowly would look stuck. It then expects the same bytes again.
+"""
 _CLOSED: Final = (
     "the broker closed the connection during the TLS handshake: its listener has no TLS, or it rejects our certificate;"
     " its log has the reason"
@@ -125,10 +129,11 @@ class TlsStream:
         total = 0
         try:
             for view in views:
-                sent = self._socket.send(view)
-                total += sent
-                if sent < len(view):
-                    break
+                rest = view
+                while rest:
+                    sent = self._socket.send(rest[:_MAX_TLS_SEND])
+                    total += sent
+                    rest = rest[sent:]
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         return total

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import random
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +62,42 @@ def test_bytes_before_a_reset_are_received_over_tls() -> None:
     assert bytes(view[:8]) == b"response"
     with pytest.raises(ConnectionResetError):
         stream.receive_into(view)
+
+
+class FullTlsSocket:
+    """TLS socket with so much room. Like OpenSSL, it reports the bytes of a call when all of them are written."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.received = bytearray()
+        self._begun = 0
+        """Bytes of a call that the peer has, but that are not reported."""
+
+    def send(self, view: memoryview) -> int:
+        taken = min(self.room, len(view) - self._begun)
+        self.received += view[self._begun : self._begun + taken]
+        self.room -= taken
+        self._begun += taken
+        if self._begun < len(view):
+            raise ssl.SSLWantWriteError
+        self._begun = 0
+        return len(view)
+
+
+def test_slow_reading_of_a_large_view_is_noticed_over_tls() -> None:
+    # given
+    data = random.Random(7).randbytes(300_001)
+    full, sent = FullTlsSocket(), 0
+    connected: Any = full
+    stream, progress = TlsStream(connected), []
+    # when
+    while sent < len(data):
+        full.room += 100_000
+        sent += stream.send_views([memoryview(data)[sent:]])
+        progress.append(sent)
+    # then
+    assert bytes(full.received) == data
+    assert progress == [65_536, 196_608, 262_144, 300_001]
 
 
 def test_half_written_store_is_a_retryable_error_of_the_connection(tmp_path: Path) -> None:

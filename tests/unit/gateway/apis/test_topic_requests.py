@@ -26,6 +26,8 @@ from klamm.gateway.apis.api_045_alter_partition_reassignments import AlteredReas
 from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
+from klamm.policy.kinds import CREATE_PARTITIONS, PolicyMode
+from klamm.policy_runtime import Policies
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -584,6 +586,25 @@ def test_change_with_unreadable_state_is_denied(judge: Any, request_: Any, faili
     assert policies.asked == []
     sent = [each for each in context.forwarded if getattr(each, "topics", ()) and not getattr(each, "validate_only", 0)]
     assert sent == []
+
+
+@pytest.mark.parametrize("mode", PolicyMode)
+@pytest.mark.parametrize("failing", ["describe_topics", "list_partition_reassignments"])
+def test_audit_allows_reassignment_with_unreadable_state(
+    caplog: pytest.LogCaptureFixture, failing: str, mode: PolicyMode
+) -> None:
+    # given
+    policies, context = Policies((), {CREATE_PARTITIONS: mode}), FakeContext(reassigns, FailingAdmin(failing))
+    request = moved(0, [1, 2])
+    # when
+    response = asyncio.run(AlteredReassignments(policies, ResourceTurns()).handle(request, context))
+    # then
+    is_audited = mode is PolicyMode.AUDIT
+    codes = [each.error_code for topic in response.responses for each in topic.partitions]
+    assert codes == [ErrorCode.NONE if is_audited else ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert (context.forwarded[0] is request) == is_audited
+    assert policies.decisions == ({("create.partitions", "audit", "deny"): 1} if is_audited else {})
+    assert ("audit only: would deny 'a', asked by User:anna" in caplog.text) == is_audited
 
 
 def test_authorization_error_of_the_upstream_hides_the_policys() -> None:

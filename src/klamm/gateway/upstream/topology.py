@@ -176,7 +176,7 @@ class BrokerHosts:
             raise SettingsError(f"{setting}={pattern}: expected a host name with {PLACEHOLDER} once")
         self._before = before
         self._after = after
-        self._name = re.compile(rf"{re.escape(before)}(0|[1-9]\d{{0,8}}){re.escape(after)}\.?", re.IGNORECASE)
+        self._name = re.compile(rf"{re.escape(before)}(0|[1-9]\d{{0,9}}){re.escape(after)}\.?", re.IGNORECASE)
 
     def host_of(self, node_id: int) -> str:
         """Return the host name of a broker."""
@@ -185,4 +185,4 @@ class BrokerHosts:
     def node_of(self, name: str | None) -> int | None:
         """Return the node id for a name that a client sent; None if it is not the name of a broker."""
         match = self._name.fullmatch(name or "")
-        return None if match is None else int(match[1])
+        return None if match is None or (node_id := int(match[1])) > _MAX_NODE_ID else node_id

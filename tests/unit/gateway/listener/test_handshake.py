@@ -219,6 +219,13 @@ def test_each_broker_has_one_host_name() -> None:
     assert not [name for name in others if hosts.node_of(name) is not None]
 
 
+@pytest.mark.parametrize("node_id", [0, 999_999_999, 1_000_000_000, 2**31 - 1])
+def test_host_name_of_any_node_id_leads_to_its_broker(node_id: int) -> None:
+    hosts = BrokerHosts("b$(nodeId).kafka.example", "broker.host.pattern")
+    assert hosts.node_of(hosts.host_of(node_id)) == node_id
+    assert hosts.node_of(hosts.host_of(2**31)) is None
+
+
 @pytest.mark.parametrize("pattern", ["kafka.example", "b-$(nodeId)-$(nodeId).x", "b-$(nodeId):9092", "b $(nodeId)"])
 def test_host_pattern_without_single_node_id_is_rejected(pattern: str) -> None:
     with pytest.raises(SettingsError, match=r"broker\.host\.pattern="):

@@ -14,7 +14,10 @@ from klamm.properties import SettingsError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from klamm.security.sasl import PlainExchange
 from klamm.security.scram import ScramMechanism, credential_from_salted_password, salt_password
+from klamm.server.security.endpoints import Endpoint
+from klamm.server.security.login import LoginSettings
 from tests.support.relay_rig import RelayRig, request, response, shared_objects
 from tests.support.security import SCRAM_MODULE
 
@@ -62,6 +65,18 @@ async def test_rejected_login_closes_the_connection() -> None:
         await rig.client.send(request(12, 0, b"request"))
         await _renewal(rig, SaslAuthenticateResponse(error_code=58, error_message="no", auth_bytes=b""))
         assert await rig.client.is_closed()
+
+
+@pytest.mark.parametrize("max_token_bytes", [100, 1_000_000])
+async def test_request_before_the_login_is_limited_by_the_setting(
+    caplog: pytest.LogCaptureFixture, max_token_bytes: int
+) -> None:
+    mechanisms = {"PLAIN": lambda: PlainExchange({"anna": "secret"})}
+    settings = LoginSettings(mechanisms=mechanisms, max_token_bytes=max_token_bytes, now=lambda: 0.0)
+    with RelayRig(shared_objects(endpoint=Endpoint(name="SASL_SSL", login=settings))) as rig:
+        await rig.client.send((2_000_000).to_bytes(4))
+        assert await rig.client.is_closed()
+    assert f"Frame of 2000000 bytes is outside 10..{max_token_bytes}" in caplog.text
 
 
 def test_credentials_of_scram_users_match_their_passwords() -> None:

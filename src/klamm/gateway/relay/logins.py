@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.gateway.relay.identity import PASSED_MECHANISMS, SaslReader
 from klamm.protocol.errors import ErrorCode, ProtocolError
-from klamm.server.security.login import LoginState, TokenAnswer
+from klamm.server.security.login import DEFAULT_MAX_TOKEN_BYTES, LoginState, TokenAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,8 @@ class PassedLogin:
 
     expires = False
     """Whether a login is valid for some time only. The upstream closes the connection then, not the gateway."""
+    max_token_bytes = DEFAULT_MAX_TOKEN_BYTES
+    """Size in bytes of the largest request before the login. The upstream may accept less."""
 
     def __init__(self, relay: OpenRelay, principal_claim: str, *, is_needed: bool) -> None:
         self._relay = relay
@@ -138,6 +140,11 @@ class OwnLogin:
     def expires(self) -> bool:
         """Return whether the login is valid for some time only."""
         return self._login is not None and self._login.expires
+
+    @property
+    def max_token_bytes(self) -> int:
+        """Return the size in bytes of the largest request before the login (``sasl.server.max.receive.size``)."""
+        return DEFAULT_MAX_TOKEN_BYTES if self._login is None else self._login.settings.max_token_bytes
 
     @property
     def failure_delay_s(self) -> float | None:

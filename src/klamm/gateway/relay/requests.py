@@ -45,8 +45,6 @@ MAX_HELD_BYTES: Final = 64 * 1024
 no further request of the connection is read.
 """
 _MIN_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
-_MAX_LOGIN_BYTES: Final = 524_288
-"""Largest request before the login (``sasl.server.max.receive.size``)."""
 _ACKS_WITHIN: Final = 128 * 1024
 """Number of bytes at the beginning of a request that contain ``acks``: two strings of 32 KiB come before it."""
 
@@ -231,7 +229,7 @@ class RequestReader:
     def _check_size(self, size: int) -> None:
         most = self._max_frame_bytes
         if not self._login.is_open:
-            most = min(most, _MAX_LOGIN_BYTES)
+            most = min(most, self._login.max_token_bytes)
         if not _MIN_FRAME <= size <= most:
             raise ProtocolError(f"Frame of {size} bytes is outside {_MIN_FRAME}..{most}")
 

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.client_configs.registrations import short_name
 from klamm.configs.definitions import CLIENT_METRICS_MAX_SERIES, CLIENT_METRICS_OTLP_ENDPOINT, CLIENT_METRICS_OTLP_FILE
 from klamm.patterns import PatternError
 from klamm.protocol.errors import (
@@ -20,7 +21,6 @@ from klamm.protocol.errors import (
 from klamm.protocol.primitives import random_uuid, uuid_text
 from klamm.protocol.records.codecs import decompress_view
 from klamm.protocol.types import ResourceType
-from klamm.server.client_registry import short_name
 from klamm.telemetry import instances as names
 from klamm.telemetry.instances import ClientInstance, check_instance_id, parse_subscription, subscribed, subscription_id
 from klamm.telemetry.series import MetricSeries

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 
 _SHOWN_BYTES: Final = 200
+_MAX_TEXT_BYTES: Final = 32_767
+"""Largest string in a message of the protocol."""
 
 
 class RecordFormatError(ValueError):
@@ -37,6 +39,11 @@ def decode_document(data: bytes | None) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RecordFormatError(f"not a JSON object: {excerpt(data)}")
     return document
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is a string that a response can contain. Other programs may have written a longer one."""
+    return isinstance(value, str) and len(value.encode()) <= _MAX_TEXT_BYTES
 
 
 def excerpt(data: bytes | None) -> str:

@@ -7,12 +7,12 @@ not served by any Kafka API, only by the page ``/clients.json``.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.client_configs.kinds import GROUP_PROTOCOL_OF_API, KIND_OF_API
+from klamm.client_configs.registrations import short_name
 from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from klamm.server.session import Session
 
 MAX_GONE: Final = 10_000
-_MAX_KEPT_LENGTH: Final = 256
-"""Characters of a client id, or of a name or version of software, that are kept when a client has disconnected. Kafka
-allows 32 KiB for each, so that 10,000 disconnected clients could take 1 GB. Labels of client metrics are as short.
-"""
 
 ClientKey: TypeAlias = tuple[str, str, str, str, str]
 """Principal, client id, software name, software version and host."""
@@ -158,14 +154,6 @@ class ClientRegistry:
 
 def _ignore(_session: Session) -> None:
     pass
-
-
-def short_name(name: str) -> str:
-    """Return a name of at most ``_MAX_KEPT_LENGTH`` characters. A hash keeps long names apart that begin alike."""
-    if len(name) <= _MAX_KEPT_LENGTH:
-        return name
-    end = f"...{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:16]}"
-    return name[: _MAX_KEPT_LENGTH - len(end)] + end
 
 
 def _sighting(session: Session, *, connections: int) -> SeenClient:

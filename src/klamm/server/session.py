@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.lazy_dataclass import dataclass
 from klamm.security.principals import ANONYMOUS
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from klamm.client_configs.kinds import GroupProtocol
     from klamm.server.security.login import Login
 
-UNKNOWN_SOFTWARE = "unknown"
+UNKNOWN_SOFTWARE: Final = "unknown"
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,3 +71,8 @@ class Session:
     def principal_name(self) -> str:
         """Name of the principal without its type."""
         return self.principal.partition(":")[2]
+
+
+def is_software(name: str, version: str) -> bool:
+    """Return whether name and version of client software are those of a valid ApiVersions request (KIP-511)."""
+    return _SOFTWARE.fullmatch(name) is not None and _SOFTWARE.fullmatch(version) is not None

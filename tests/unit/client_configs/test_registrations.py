@@ -22,6 +22,7 @@ from klamm.client_configs.registrations import (
 from klamm.protocol.errors import InvalidRequestError
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
+LONG = b'{"user":"alice","client-id":"' + b"a" * 32_768 + b'"}'
 
 
 def test_record_key_is_the_entity_as_sorted_json() -> None:
@@ -40,6 +41,23 @@ def test_software_name_and_version_make_the_client_information() -> None:
     assert client_information("klamm", "1.2") == "klamm/1.2"
     assert client_information("klamm", None) == "klamm/unknown"
     assert client_information(None, None) == "unknown"
+
+
+def test_long_software_is_shortened_in_the_client_information() -> None:
+    # given: what ApiVersions accepts, and a response cannot contain as one string
+    longest = "a" * 32_767
+    # when
+    information = client_information(longest, longest)
+    # then
+    assert len(information) == 513
+    assert information != client_information(longest, longest[:-1])
+
+
+def test_long_software_of_earlier_records_is_shortened() -> None:
+    name, version = "a" * 20_000, "1" * 20_000
+    written = Registration(entity=APP1, client_information=f"{name}/{version}", supported_configs=("acks",))
+    decoded = decode_value(APP1, encode_value(written))
+    assert (decoded.client_information, len(decoded.client_information)) == (client_information(name, version), 513)
 
 
 def test_registration_topic_has_infinite_retention() -> None:
@@ -84,13 +102,24 @@ def test_encoded_registration_decodes_to_itself(
     assert decode_value(decode_key(encode_key(written.entity)), encode_value(written)) == written
 
 
-@pytest.mark.parametrize("key", [None, b"", b"{", b"[]", b'{"user":"alice"}', b'{"user":1,"client-id":"a"}', b"\xff"])
+@pytest.mark.parametrize(
+    "key", [None, b"", b"{", b"[]", b'{"user":"alice"}', b'{"user":1,"client-id":"a"}', b"\xff", LONG]
+)
 def test_invalid_record_key_raises_format_error(key: bytes | None) -> None:
     with pytest.raises(RecordFormatError):
         decode_key(key)
 
 
-@pytest.mark.parametrize("value", [b"", b"1", b"{}", b'{"client_information":"a","supported_configs":[1]}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"1",
+        b"{}",
+        b'{"client_information":"a","supported_configs":[1]}',
+        b'{"client_information":"a","supported_configs":["' + b"a" * 32_768 + b'"]}',
+    ],
+)
 def test_invalid_record_value_raises_format_error(value: bytes) -> None:
     with pytest.raises(RecordFormatError):
         decode_value(APP1, value)

@@ -22,7 +22,6 @@ For an unknown version, the connection itself responds with a v0 body and UNSUPP
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.api import Api, ApiKey
@@ -30,6 +29,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 from klamm.server.route import Route
+from klamm.server.session import is_software
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,14 +52,13 @@ _FEATURES_EPOCH: Final = 0
 _SOFTWARE_SINCE: Final = 3
 _ZERO_SINCE: Final = 4
 _NO_NODE: Final = -1
-_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     """Return APIs and features, and store the client's software."""
     if context.api_version >= _SOFTWARE_SINCE:
         name, version = request.client_software_name, request.client_software_version
-        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+        if not is_software(name, version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         error_code = _check_destination(request, context)
         if error_code is not ErrorCode.NONE:

@@ -9,11 +9,14 @@ from klamm.gateway.relay.filter import Filter, Forward, Reply
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.server.session import is_software
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.gateway.relay.filter import FilterContext, FilterResult
+
+_SOFTWARE_SINCE: Final = 3
 
 
 def intersect(
@@ -73,7 +76,10 @@ def _decide(_request: None, context: FilterContext) -> FilterResult:
         return Reply(response=unsupported_version(first, last), version=0)
     if context.watch is not None:
         request = context.decode(ApiVersionsRequest)
-        context.watch.on_software(request.client_software_name, request.client_software_version)
+        name, version = request.client_software_name, request.client_software_version
+        if context.api_version >= _SOFTWARE_SINCE and not is_software(name, version):
+            return Reply(response=ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
+        context.watch.on_software(name, version)
     return Forward(inspect=lambda response: intersect(response, served, features))
 
 

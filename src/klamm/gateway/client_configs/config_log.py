@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.definitions import usable_configs
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
-from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document, excerpt
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document, excerpt, is_text
 from klamm.history.records import change_record, read_changes_of
 from klamm.protocol.records import Record
 
@@ -136,7 +136,7 @@ def _decode_value(value: bytes | None) -> dict[str, str]:
 
 
 def _is_name(value: object) -> bool:
-    return value is None or isinstance(value, str)
+    return value is None or is_text(value)
 
 
 HISTORY_TOPIC: Final = "__klamm_client_config_history"

@@ -244,6 +244,16 @@ def test_application_registers_supported_configs(broker: Broker) -> None:
     ]
 
 
+def test_longest_software_can_be_described(broker: Broker) -> None:
+    # given
+    session = logged_in("alice", ("a" * 20_000, "1" * 20_000))
+    # when
+    broker.ask(("client-id", 0, "app1"), supported=["acks"], resolve=True, session=session)
+    # then: encoded without an error
+    response = broker.ask(("user", 0, "alice"), ("client-id", 0, "app1"))
+    assert outcome(response) == {("alice", "app1"): {}}
+
+
 def test_describe_by_operator_does_not_register(broker: Broker) -> None:
     """K649-29: SupportedConfigs non-null with ResolveEntity=false registers nothing."""
     broker.ask(("user", 0, "alice"), supported=["acks"])

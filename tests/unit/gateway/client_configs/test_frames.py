@@ -235,6 +235,20 @@ async def test_api_versions_announce_the_feature_and_name_the_software() -> None
     assert ("lib", "3") in watch.seen
 
 
+@pytest.mark.parametrize("software", [("", "3"), ("lib", "a b"), ("a/b", "3")])
+async def test_invalid_software_is_rejected_and_not_recorded(software: tuple[str, str]) -> None:
+    # given
+    watch = FixedWatch()
+    request = ApiVersionsRequest(client_software_name=software[0], client_software_version=software[1])
+    with RelayRig(shared_objects(watched(watch))) as rig:
+        # when
+        await rig.client.send(request_frame(request, 3, 7, "app"))
+        # then
+        received = decode(ApiVersionsResponse, 3, await rig.client.read_frame(), RESPONSE_HEAD.size - 4)
+    assert received.error_code == ErrorCode.INVALID_REQUEST
+    assert software not in watch.seen
+
+
 async def test_frames_without_watch_are_forwarded_unread() -> None:
     with RelayRig(shared_objects(feature(supported_features={CLIENT_CONFIGS_FEATURE: (1, 1)}))) as rig:
         assert (await forwarded(rig, PRODUCED, 9)).acks == 0

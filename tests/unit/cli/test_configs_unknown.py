@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +11,7 @@ import klamm
 from klamm import cli
 from klamm.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from klamm.clients import KafkaProducer
+from klamm.kafka_client.errors import ConnectionLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +66,14 @@ def test_change_by_two_apis_warns_once(address: str, more: tuple[str, ...], caps
 def test_principal_without_name_is_not_the_default_user(alter: Command, words: tuple[str, ...]) -> None:
     """Such as ``--user User:$NAME`` in a script whose variable is not set."""
     assert alter(*words) == (1, "", "User: has no user name behind it; --user-defaults is for the default user\n")
+
+
+@pytest.mark.parametrize("error", [ConnectionLostError("closed"), TimeoutError("no response in time")])
+def test_change_succeeds_although_registrations_cannot_be_read(
+    error: Exception, alter: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdminClient, "describe_client_configs", Mock(side_effect=error))
+    assert alter("--user", "zz") == (0, "Completed updating config for user zz.\n", "")
 
 
 def test_unknown_client_id_gets_warning_with_suggestion(alter: Command) -> None:

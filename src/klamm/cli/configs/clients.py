@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.connection import RequestError
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
-from klamm.protocol.errors import KafkaApiError
 from klamm.rollout.entities import configs_of
 from klamm.security.principals import ANONYMOUS, user_name
 
@@ -173,8 +173,8 @@ def unregistered_warning(admin: AdminClient, entity: ClientConfigEntity) -> str 
     """Return a warning if no client of the entity has ever registered, else None.
 
     This is never an error, because configs may be set before the first client starts. There is no warning for the
-    default user and the default client id, which apply to every client, nor if the principal may not describe client
-    configs.
+    default user and the default client id, which apply to every client, nor if the cluster does not return the client
+    configs, because the change itself was made.
     """
     if entity.user is None:
         return None
@@ -185,7 +185,7 @@ def unregistered_warning(admin: AdminClient, entity: ClientConfigEntity) -> str 
             users |= _other_users(admin)
             hint = "" if entity.user in users else did_you_mean(entity.user, users)
             return f"no client of user '{entity.user}' has ever registered for dynamic configs{hint}"
-    except KafkaApiError:
+    except CLUSTER_ERRORS:
         return None
     ids = {client_id for _, client_id in clients}
     if entity.client_id is None or entity.client_id in ids:
@@ -208,6 +208,6 @@ def _registered(admin: AdminClient, user: FilterComponent) -> set[tuple[str, str
 def _other_users(admin: AdminClient) -> set[str]:
     """Return users known without a registration: those with a SCRAM credential, and User:ANONYMOUS."""
     users = {user_name(ANONYMOUS)}
-    with suppress(KafkaApiError):
+    with suppress(*CLUSTER_ERRORS):
         users |= set(admin.list_user_scram_credentials().result())
     return users

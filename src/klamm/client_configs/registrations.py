@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "__client_config_registrations"
 """Name of the internal topic for registrations."""
-TOPIC_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1"}
+TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+}
 """Configs of the topic. Records never expire and are not compacted, as one key holds all software versions of an
 entity.
 """

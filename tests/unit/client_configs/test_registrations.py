@@ -66,7 +66,7 @@ def test_registration_topic_has_infinite_retention() -> None:
     K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.
     """
     assert TOPIC == "__client_config_registrations"
-    assert dict(TOPIC_CONFIGS) == {"cleanup.policy": "delete", "retention.ms": "-1"}
+    assert dict(TOPIC_CONFIGS) == {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 
 
 def test_empty_supported_configs_are_registered() -> None:

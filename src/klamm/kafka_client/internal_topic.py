@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.records import RecordsRejectedError, read_records, write_batches
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, InvalidConfigError
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
+RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
+"""Configs by which a topic loses records."""
 _BATCH_BYTES: Final = 256 * 1024
 """First size limit of a batch in bytes: a quarter of the default ``max.message.bytes``."""
 _BATCH_RECORDS: Final = 1_000
@@ -136,6 +138,25 @@ def write_records(cluster: Cluster, topic: str, records: Mapping[int, Sequence[R
         ConnectionLostError: Not all were acknowledged. Repeating the call is safe in a compacted topic.
     """
     PartitionWriter(records).write(cluster, topic, timeout_s=timeout_s)
+
+
+def check_retention(topic: str, present: Mapping[str, str | None], wanted: Mapping[str, str]) -> None:
+    """Check that an existing topic keeps its records (Connect's TopicAdmin.verifyTopicCleanupPolicyOnlyCompact).
+
+    Args:
+        topic: Internal topic.
+        present: Values in force of its configs. A missing one is not checked.
+        wanted: Configs of the topic. Only those of its retention are checked.
+
+    Raises:
+        InvalidConfigError: The cleanup policy or a retention is another one.
+    """
+    for key in RETENTION:
+        if key in wanted and key in present and present[key] != wanted[key]:
+            raise InvalidConfigError(
+                f"{key} of {topic} is {present[key]}, which removes records that are still needed."
+                f" Set it to {wanted[key]}"
+            )
 
 
 def read_partition(

@@ -95,8 +95,11 @@ class UpstreamClientConfigs:
 
     def why_not_ready(self) -> str | None:
         """Return the reason why configs cannot be served; None when they can."""
-        is_loaded = self._config_topic.is_loaded and self._registration_topic.is_loaded
-        return None if is_loaded else "the client configs are being loaded"
+        loading = [each for each in (self._config_topic, self._registration_topic) if not each.is_loaded]
+        if not loading:
+            return None
+        failures = "; ".join(each.failure for each in loading if each.failure)
+        return f"the client configs cannot be loaded: {failures}" if failures else "the client configs are being loaded"
 
     async def close(self) -> None:
         """Close all connections."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.gateway.upstream.topic_worker import TopicWorker
-from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.retries import LoggedReasons
 from klamm.server.time_slice import TimeSlice
 
@@ -60,6 +60,8 @@ class FollowedTopic:
         self._worker = TopicWorker(topic.name, topic.close)
         self._loaded = asyncio.Event()
         self._read_at = 0.0
+        self.failure = ""
+        """Why the topic cannot be read at present; empty if it can."""
         self.position = 0
         """Offset of the next record to apply."""
         self.loads = 0
@@ -130,10 +132,11 @@ class FollowedTopic:
                         await slices.give_way()
                     self.take((), position, load=load)
                 self._read_at = time.monotonic()
-                failures = 0
+                failures, self.failure = 0, ""
                 logged.clear()
             except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
                 is_current = is_current and not isinstance(error, InternalTopicGoneError)
+                self.failure = error_words(error)
                 failures += 1  # the first may only mean that a broker does not know a new topic yet
                 if failures > 1 and logged.is_new(str(error)):
                     logger.warning("Internal topic %s cannot be read, trying again: %s", self.name, error)

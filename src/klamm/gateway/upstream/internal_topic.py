@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin import NewTopic
+from klamm.admin import ConfigResource, NewTopic, ResourceType
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import EARLIEST, LATEST, Cluster
 from klamm.kafka_client.data.records import RecordsRejectedError, read_records, write_batches
@@ -20,7 +20,7 @@ from klamm.kafka_client.errors import (
     api_error,
     is_denial,
 )
-from klamm.kafka_client.internal_topic import PartitionWriter, read_partition
+from klamm.kafka_client.internal_topic import RETENTION, PartitionWriter, check_retention, read_partition
 from klamm.protocol.errors import (
     ErrorCode,
     KafkaApiError,
@@ -295,7 +295,10 @@ def final_code(error: Exception) -> ErrorCode | None:
 async def create_internal_topics(
     admin: AdminClient, topics: Mapping[str, Mapping[str, str]], *, validate_only: bool = False
 ) -> None:
-    """Create the internal topics that do not exist.
+    """Create the internal topics that do not exist, and check that the others keep their records.
+
+    The upstream may have created a topic automatically, with a retention of some days. A topic whose own configs limit
+    its records is not checked.
 
     Args:
         admin: Admin client with the gateway's own credentials.
@@ -303,10 +306,11 @@ async def create_internal_topics(
         validate_only: Whether the cluster only checks that they could be created.
 
     Raises:
-        KafkaApiError: A topic does not exist and cannot be created.
+        KafkaApiError: A topic does not exist and cannot be created, or it exists and its retention removes records.
         ConnectionError: The upstream does not respond.
     """
     missing = topics.keys() - await admin.list_topics(include_internal=True)
+    await _check_retention(admin, {name: topics[name] for name in topics if name not in missing})
     if not missing:
         return
     replicas = min(len((await admin.describe_cluster()).nodes), _MAX_REPLICAS)
@@ -323,3 +327,26 @@ async def create_internal_topics(
             raise api_error(error.error_code, f"{name} cannot be created: {error}{advice}") from error
         if not validate_only:
             logger.info("Internal topic %s was created", name)
+
+
+async def _check_retention(admin: AdminClient, topics: Mapping[str, Mapping[str, str]]) -> None:
+    """Check that existing topics keep their records, as far as the principal may describe their configs.
+
+    Raises:
+        KafkaApiError: The retention of a topic removes records, or its configs cannot be described at present.
+    """
+    resources = {
+        ConfigResource(ResourceType.TOPIC, name): RETENTION
+        for name, wanted in topics.items()
+        if wanted["cleanup.policy"] == "compact" or wanted["retention.bytes"] == "-1"
+    }
+    for resource, outcome in admin.describe_configs(resources).values().items() if resources else ():
+        try:
+            configs = await outcome
+        except KafkaApiError as error:
+            if not is_denial(error):
+                raise
+            logger.warning("Whether %s keeps its records cannot be read: %s", resource.name, error)
+        else:
+            present = {key: entry.value for key, entry in configs.items()}
+            check_retention(resource.name, present, topics[resource.name])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.kafka_client.internal_topic import check_retention
 from klamm.mirror.cluster_admin import create_internal_topic, topic_configs
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.definitions import SyncsLocation
-from klamm.protocol.errors import InvalidConfigError, KafkaApiError
+from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     Place = Callable[[NewTopic], NewTopic]
 
 logger = logging.getLogger(__name__)
-
-_POLICY: Final = "cleanup.policy"
-_COMPACT: Final = "compact"
 
 
 def create_offsets_topic(target: AdminClient, settings: FlowSettings, place: Place) -> None:
@@ -55,10 +53,8 @@ def create_offsets_topic(target: AdminClient, settings: FlowSettings, place: Pla
         logger.warning(
             "%s: whether %s is compacted cannot be read: %s", settings.name, name, error_text(configs)
         )  # fmt: skip
-    elif (policy := configs.get(_POLICY)) is not None and policy.value != _COMPACT:
-        raise InvalidConfigError(
-            f"{_POLICY} of {name} is {policy.value}, which removes source offsets. Set it to {_COMPACT}"
-        )
+    else:
+        check_retention(name, {key: entry.value for key, entry in configs.items()}, {"cleanup.policy": "compact"})
 
 
 def create_other_topics(

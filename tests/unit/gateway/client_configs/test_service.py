@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.admin.results import CreateTopicsResult
+from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult
+from klamm.admin.types import ConfigEntry
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.client_configs.registrations import TOPIC_CONFIGS as REGISTRATIONS_TOPIC_CONFIGS
 from klamm.client_configs.registrations import encode_key, encode_value, registration
 from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
 from klamm.gateway.client_configs.service import UpstreamClientConfigs, UpstreamRegistrations
@@ -25,13 +27,32 @@ from klamm.server.time_slice import TimeSlice
 from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from klamm.admin import ConfigResource
 
 UNREACHABLE = ("127.0.0.1:1",)
 
 
 class AdminWithoutRights:
-    """Admin client of a principal that may not create the topic of the history."""
+    """Admin client of a principal that may not create the topic of the history.
+
+    Args:
+        configs: Configs of the topics that exist; None if the principal may not describe them.
+    """
+
+    def __init__(self, configs: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._configs = configs
+
+    def describe_configs(self, resources: Mapping[ConfigResource, Collection[str]]) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(resources)
+        for resource in resources:
+            if self._configs is None:
+                result.fail(resource, TopicAuthorizationError("Not authorized to access topics"))
+            else:
+                configs = self._configs[resource.name]
+                result.succeed(resource, {key: ConfigEntry(key, value) for key, value in configs.items()})
+        return result
 
     async def describe_cluster(self, **_: Any) -> Any:
         return SimpleNamespace(features={}, nodes=[None])
@@ -104,6 +125,34 @@ async def test_configs_are_read_although_their_history_cannot_be_created(caplog:
     (line,) = (each for each in caplog.messages if each.startswith(f"Internal topic {TOPIC} "))
     assert HISTORY_TOPIC not in line
     assert f"without their history: {HISTORY_TOPIC} cannot be created" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "wanted"),
+    [
+        (TOPIC, "cleanup.policy", "delete", "compact"),
+        (TOPIC, "cleanup.policy", "compact,delete", "compact"),
+        (REGISTRATIONS_TOPIC, "cleanup.policy", "compact", "delete"),
+        (REGISTRATIONS_TOPIC, "retention.ms", "604800000", "-1"),
+        (REGISTRATIONS_TOPIC, "retention.bytes", "1000", "-1"),
+    ],
+)
+async def test_gateway_is_not_ready_if_retention_removes_records(name: str, key: str, value: str, wanted: str) -> None:
+    # given
+    compacted = {"cleanup.policy": "compact", "retention.ms": "604800000", "retention.bytes": "-1"}
+    configs = {TOPIC: compacted, REGISTRATIONS_TOPIC: dict(REGISTRATIONS_TOPIC_CONFIGS)}
+    configs[name] = {**configs[name], key: value}
+    admin: Any = AdminWithoutRights(configs)
+    service = UpstreamClientConfigs(
+        ConnectionSettings.of(UNREACHABLE, {}, "test"), limits=BrokerLimits, now_ms=lambda: 0
+    )
+    # when
+    starting = asyncio.create_task(service.start(admin))
+    reason = f"{key} of {name} is {value}, which removes records that are still needed. Set it to {wanted}"
+    # then
+    await until(lambda: reason in str(service.why_not_ready()))
+    starting.cancel()
+    await service.close()
 
 
 async def test_change_fails_if_the_history_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client_config_runtime.source import describe
 from klamm.client_configs.description import parse_filter
-from klamm.client_configs.plan import AlterEntry, AlterOp
+from klamm.client_configs.plan import MAX_OPS, AlterEntry, AlterOp
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
 from klamm.protocol.api import ApiKey
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from klamm.server.time_slice import TimeSlice
 
 
-_MAX_PARTS: Final = 1_000
-"""Maximum number of components or ops of one entity, or of components of a filter. They are processed without a pause.
-"""
+_MAX_COMPONENTS: Final = 1_000
+"""Maximum number of components of a filter, or of one entity in a response. They are processed without a pause."""
 
 
 async def describe_client_configs(
@@ -53,7 +52,7 @@ async def describe_client_configs(
     """
 
     async def step() -> list[DescribeClientConfigsResponse.EntryData]:
-        _check_parts(request.components, "components of a filter")
+        _check_components(request.components)
         if request.resolve_entity:
             return [await _resolve(source, request, session, client_id)]
         _check_right(is_allowed=is_allowed)
@@ -103,9 +102,6 @@ async def alter_client_configs(
 
     async def step() -> Sequence[EntryPlan]:
         _check_right(is_allowed=is_allowed)
-        async for entry in slices.over(request.entries):
-            _check_parts(entry.entity, "components of one entity")
-            _check_parts(entry.ops, "configs of one entity")
         return await source.alter(entries, validate_only=request.validate_only, author=author, slices=slices)
 
     plans, error = await attempt(step, api=ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
@@ -123,14 +119,16 @@ def _check_right(*, is_allowed: bool) -> None:
         raise ClusterAuthorizationError("Cluster authorization failed.")
 
 
-def _check_parts(parts: Sequence[object], what: str) -> None:
-    """Check the number of parts of an entity or a filter.
+def _check_components(components: Sequence[object]) -> None:
+    """Check the number of components of a filter.
 
     Raises:
-        InvalidRequestError: There are more than ``_MAX_PARTS``.
+        InvalidRequestError: There are more than ``_MAX_COMPONENTS``.
     """
-    if len(parts) > _MAX_PARTS:
-        raise InvalidRequestError(f"{len(parts)} {what} are more than the {_MAX_PARTS} that are allowed at once")
+    if len(components) > _MAX_COMPONENTS:
+        raise InvalidRequestError(
+            f"{len(components)} components of a filter are more than the {_MAX_COMPONENTS} that are allowed at once"
+        )
 
 
 def _components_of(request: DescribeClientConfigsRequest) -> list[tuple[str, int, str | None]]:
@@ -176,10 +174,12 @@ def _values(values: Iterable[tuple[str, str]]) -> list[DescribeClientConfigsResp
 
 
 def _alter_entry(entry: AlterClientConfigsRequest.EntryData) -> AlterEntry:
-    """Return an entry of a request. If it has too many parts, the first ones identify the entity."""
+    """Return an entry of a request. If it has too many parts, it has enough of them to be rejected."""
     return AlterEntry(
-        components=tuple((component.entity_type, component.entity_name) for component in entry.entity[:_MAX_PARTS]),
-        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:_MAX_PARTS]),
+        components=tuple(
+            (component.entity_type, component.entity_name) for component in entry.entity[:_MAX_COMPONENTS]
+        ),
+        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[: MAX_OPS + 1]),
     )
 
 

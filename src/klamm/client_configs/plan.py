@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.definitions import BrokerLimits, check_value
 from klamm.client_configs.entities import ClientConfigEntity, alterable_entity
@@ -12,6 +12,9 @@ from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+MAX_OPS: Final = 1_000
+"""Maximum number of ops of one entity. They are planned without a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ def plan_entry(
     if isinstance(entity, KafkaApiError):
         return EntryPlan(error=entity)
     try:
+        if len(entry.ops) > MAX_OPS:
+            raise InvalidRequestError(f"Configs of {entity}: at most {MAX_OPS} are allowed at once")
         if appearances[entity] > 1:
             raise InvalidRequestError(f"The entity {entity} appears {appearances[entity]} times in the request")
         return EntryPlan(changes=_changes(entity, entry.ops, current.get(entity, {}), limits))

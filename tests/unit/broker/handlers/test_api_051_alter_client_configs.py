@@ -123,6 +123,19 @@ def test_each_entity_is_echoed_with_its_outcome(broker: Broker) -> None:
     assert [str(entity) for entity in broker.service.configs] == ["user 'bob'"]
 
 
+def test_entry_with_too_many_parts_does_not_affect_others(broker: Broker) -> None:
+    """K649-59: One bad op -> nothing of that entry is applied; entries are independent."""
+    removals = [Op(key=f"key{number}", value="", remove=True) for number in range(1_001)]
+    answer = broker.alter(
+        Entry(entity=user("alice"), ops=removals),
+        Entry(entity=user("carol") * 1_001, ops=[put("acks", "all")]),
+        Entry(entity=user("dave"), ops=removals[1:]),
+        Entry(entity=user("bob"), ops=[put("acks", "all")]),
+    )
+    assert [code for code, _ in answer] == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, 0, 0]
+    assert [str(entity) for entity in broker.service.configs] == ["user 'bob'"]
+
+
 def test_alter_sets_and_removes_values(broker: Broker) -> None:
     """K649-12: Alter request: Entries array{Entity array{EntityType string, EntityName nullable string}, Ops array{Key
     string, Value string, Remove bool}}, ValidateOnly bool last.

@@ -270,6 +270,9 @@ class Consumer:
         enable_dynamic_config: Whether to request dynamic configs, like the property ``enable.dynamic.config``.
         on_dynamic_config_change: Called after each change in a separate thread. It must not block.
         more: Further arguments of ``confluent_kafka.Consumer`` (``logger``, properties as keywords).
+
+    Raises:
+        ValueError: ``enable.dynamic.config`` is not a boolean.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ _NAMES: Final[Mapping[str, str]] = {
 _VERIFICATION: Final = "enable.ssl.certificate.verification"
 SWITCH: Final = "enable.dynamic.config"
 _TRUE: Final = frozenset({"true", "t", "1"})
+_FALSE: Final = frozenset({"false", "f", "0"})
 DEFAULT_CLIENT_ID: Final = "rdkafka"
 DEFAULT_INTERVAL_MS: Final = 300_000
 """Default of ``metadata.max.age.ms`` in the Java client. librdkafka's own 15 minutes are for metadata only."""
@@ -48,9 +49,15 @@ def split_properties(
 
 
 def takes_dynamic_configs(properties: dict[str, Any], argument: bool) -> bool:
-    """Remove KIP-649's switch, which librdkafka rejects, from the properties. Return whether both switches are on."""
+    """Remove KIP-649's switch, which librdkafka rejects, from the properties. Return whether both switches are on.
+
+    Raises:
+        ValueError: The switch has a value that is no boolean of librdkafka.
+    """
     is_on = is_true(properties, SWITCH, default="true")
-    properties.pop(SWITCH, None)
+    value = properties.pop(SWITCH, False)
+    if not is_on and str(value).lower() not in _FALSE:
+        raise ValueError(f"{SWITCH}={value!r}: expected true or false")
     return is_on and argument
 
 

@@ -49,6 +49,13 @@ def test_enable_dynamic_config_is_also_a_property(value: object) -> None:
         assert stub.requests(50) == []
 
 
+@pytest.mark.parametrize("value", ["yes", "on", "", " true", None, 2])
+@pytest.mark.parametrize("client", [confluent.Producer, confluent.Consumer])
+def test_enable_dynamic_config_must_be_a_boolean_of_librdkafka(client: type[Any], value: object) -> None:
+    with pytest.raises(ValueError, match=r"enable\.dynamic\.config=.*: expected true or false"):
+        client({"bootstrap.servers": "localhost:1", "group.id": "g", "enable.dynamic.config": value})
+
+
 def test_librdkafka_rejects_its_own_invalid_configs(servers: str) -> None:
     with pytest.raises(confluent_kafka.KafkaException, match="acks"):
         confluent.Producer({"bootstrap.servers": servers, "acks": 1, "enable.idempotence": True})

@@ -204,6 +204,7 @@ class BrokerApp:
             dynamic = by_broker(store.load_configs())
             loading = PolicySettings.load(settings.static_configs, dynamic, node_id=cluster.node_ids[0])
             policies = await (loading if stop is None else unless_stopped(stop, loading))
+            opened.push_async_callback(policies.runtime.policies.close)
             app = await cls._assemble(
                 settings, environment, lock=lock, store=store, cluster=cluster, policies=policies, dynamic=dynamic
             )

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import reprlib
 import sys
+from contextlib import ExitStack
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -52,9 +53,7 @@ class LoadedPolicy:
 
     def close(self) -> None:
         """Close the policy if it has a ``close`` method. Its exceptions propagate."""
-        close = getattr(self.policy, "close", None)
-        if close is not None:
-            close()
+        _close(self.policy)
 
 
 @dataclass(slots=True)
@@ -116,40 +115,61 @@ def load_policy(
     fresh: FreshModules | None = None,
     advise: Callable[[str], None] = lambda _: None,
 ) -> LoadedPolicy:
-    """Create and configure one policy.
+    """Create and configure one policy. A policy that cannot be used is closed, as in Kafka.
 
     Args:
         spec: The class and the kinds of requests.
         properties: All properties of the broker, passed to ``configure`` if the policy has this method.
         fresh: Source of reloaded modules. None uses modules that are already imported.
         advise: Callback for advice to the policy's author, called at most once per method: a return value is ignored.
+            It is also called if a policy that cannot be used fails to close.
 
     Raises:
         PolicyLoadError: The class does not exist or is not a policy, or creating or configuring it failed.
     """
     policy_class, module = _find_class(spec, fresh)
     methods = {kind: _method(policy_class, kind, key) for kind, key in spec.keys.items()}
-    try:
-        policy = policy_class()
-        configure = getattr(policy, "configure", None)
-        if configure is not None:
-            configure(MappingProxyType(dict(properties)))
-        watched = [Path(file) for file in getattr(policy, "watched_files", ())]
-        only_computes = bool(getattr(policy, "only_computes", False))
-    except (Exception, SystemExit) as error:
-        raise PolicyLoadError(f"{spec.origin}: cannot create or configure the policy: {_describe(error)}") from error
-    if not only_computes and any(kind.must_compute for kind in spec.keys):
-        raise PolicyLoadError(
-            f"{spec.origin}: a policy on flows or client ids is asked about names that any client chooses, so it must"
-            " set only_computes; rules in a file do if no pattern needs Python's re"
+    with ExitStack() as created:
+        try:
+            policy = policy_class()
+            created.callback(_discard, policy, spec, advise)
+            configure = getattr(policy, "configure", None)
+            if configure is not None:
+                configure(MappingProxyType(dict(properties)))
+            watched = [Path(file) for file in getattr(policy, "watched_files", ())]
+            only_computes = bool(getattr(policy, "only_computes", False))
+        except (Exception, SystemExit) as error:
+            raise PolicyLoadError(
+                f"{spec.origin}: cannot create or configure the policy: {_describe(error)}"
+            ) from error
+        if not only_computes and any(kind.must_compute for kind in spec.keys):
+            raise PolicyLoadError(
+                f"{spec.origin}: a policy on flows or client ids is asked about names that any client chooses, so it"
+                " must set only_computes; rules in a file do if no pattern needs Python's re"
+            )
+        source = source_of(module)
+        loaded = LoadedPolicy(
+            policy=policy,
+            questions={kind: _question(_bound(policy, name, spec), spec, advise) for kind, name in methods.items()},
+            files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
+            only_computes=only_computes,
         )
-    source = source_of(module)
-    return LoadedPolicy(
-        policy=policy,
-        questions={kind: _question(_bound(policy, name, spec), spec, advise) for kind, name in methods.items()},
-        files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
-        only_computes=only_computes,
-    )
+        created.pop_all()
+    return loaded
+
+
+def _close(policy: object) -> None:
+    close = getattr(policy, "close", None)
+    if close is not None:
+        close()
+
+
+def _discard(policy: object, spec: PolicySpec, advise: Callable[[str], None]) -> None:
+    """Close a policy that cannot be used. The error because of which it cannot be used matters more than its own."""
+    try:
+        _close(policy)
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        advise(f"{spec.origin}: the policy failed to close: {_describe(error)}")
 
 
 def _bound(policy: object, name: str, spec: PolicySpec) -> Callable[[Any], object]:

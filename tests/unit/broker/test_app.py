@@ -6,7 +6,9 @@ import asyncio
 import os
 import socket
 import ssl
+import sys
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +22,7 @@ from klamm.broker.settings import parse_arguments
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from klamm.properties import SettingsError
 from klamm.protocol.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
 from klamm.protocol.records import Record, encode_batch
 from klamm.protocol.types import ResourceType
@@ -228,6 +231,28 @@ async def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> No
     assert as_kafka in {102_400, 2 * 102_400}, "Linux doubles it"
     before, left_alone = await buffer_bytes("--set", "socket.send.buffer.bytes=-1")
     assert left_alone == before
+
+
+async def test_broker_that_cannot_start_closes_its_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    closed: list[object] = []
+
+    class Policy:
+        def validate(self, topic: object) -> None:
+            """Allow every topic."""
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setitem(sys.modules, "own_policies", SimpleNamespace(Policy=Policy, __name__="own_policies"))
+    options = ["--set", "authorizer.class.name=Unknown", "--set", "create.topic.policy.class.name=own_policies:Policy"]
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *options])
+    node = AdvertisedBroker(node_id=1, host="127.0.0.1", port=9092)
+    # when
+    with pytest.raises(SettingsError, match="Unknown"):
+        await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
+    # then
+    assert len(closed) == 1
 
 
 async def test_rotated_keystore_is_served_after_a_restart_without_the_first_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from klamm.configs.definitions import CREATE_TOPICS_POLICY
 from klamm.policy import PolicyLoadError
-from klamm.policy.kinds import CREATE_TOPIC, read_specs
+from klamm.policy.kinds import CREATE_TOPIC, GATEWAY_KINDS, read_specs
 from klamm.policy.loader import FreshModules, load_policy
 
 if TYPE_CHECKING:
@@ -37,9 +37,19 @@ class Plain:
 class NoPolicy:
     pass
 
-class BadSetup(Plain):
+class Closed:
+    closed = []
+
+    def close(self):
+        self.closed.append(type(self).__name__)
+
+class BadSetup(Closed, Plain):
     def configure(self, configs):
         raise ValueError("no such directory")
+
+class FailsToClose(BadSetup):
+    def close(self):
+        raise ValueError("not open")
 
 class NeedsArguments(Plain):
     def __init__(self, argument):
@@ -57,7 +67,7 @@ class NeverRunsEither:
         raise ValueError("nobody goes through this")
         yield
 
-class TakesNothing:
+class TakesNothing(Closed):
     def validate(self):
         pass
 
@@ -68,6 +78,9 @@ class TakesTwo:
 class TakesMore:
     def validate(self, details, *, strict=True, **rest):
         pass
+
+class ComputesNothing(Closed, Plain):
+    pass
 
 class Answers:
     def validate(self, topic_details):
@@ -155,6 +168,29 @@ def test_policy_load_failure_names_key_and_reason(name: str, reason: str) -> Non
         load_create_topic_policy({CREATE_TOPIC_POLICY: name})
     assert reason in str(denied.value)
     assert str(denied.value).startswith(f"{CREATE_TOPIC_POLICY}={name}")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (CREATE_TOPIC_POLICY, "BadSetup"),
+        (CREATE_TOPIC_POLICY, "TakesNothing"),
+        ("flow.policy.class.name", "ComputesNothing"),
+    ],
+)
+def test_policy_that_cannot_be_used_is_closed(key: str, name: str) -> None:
+    specs = read_specs({key: f"house_rules:{name}"}, GATEWAY_KINDS)
+    with pytest.raises(PolicyLoadError):
+        load_policy(specs[0], {})
+    assert sys.modules["house_rules"].Closed.closed == [name]
+
+
+def test_policy_that_cannot_be_used_and_fails_to_close_reports_both() -> None:
+    warnings: list[str] = []
+    (spec,) = read_specs({CREATE_TOPIC_POLICY: "house_rules:FailsToClose"})
+    with pytest.raises(PolicyLoadError, match="no such directory"):
+        load_policy(spec, {}, advise=warnings.append)
+    assert [warning.partition(": ")[2] for warning in warnings] == ["the policy failed to close: ValueError: not open"]
 
 
 def test_policy_that_returns_a_value_is_warned_about_once() -> None:

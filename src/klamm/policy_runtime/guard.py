@@ -17,7 +17,7 @@ What happens when a call exceeds ``policy.timeout.ms``:
 
 1. ``_finish`` creates a new instance, with the same limit for its creation.
 2. The new instance replaces the old one. The old thread is a straggler: SystemExit is raised inside it, which ends a
-   loop in Python code, but not a blocking system call.
+   loop in Python code, but not a blocking system call. So is the thread of a creation that exceeds the limit.
 3. The resource fails with PolicyTimeoutError and nothing is changed.
 
 A call on the event loop cannot be interrupted. Its time is compared only after it has returned, and an endless loop
@@ -35,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
 from klamm.policy.loader import FreshModules, LoadedPolicy, load_policy
@@ -234,15 +234,14 @@ class PolicyGuard:
             return
         try:
             async with asyncio.timeout(self._timeout_s):
-                instance = await make_instance(self.spec, self._properties)
+                instance = await make_instance(self.spec, self._properties, on_abandoned=self._stragglers.append)
         except (PolicyLoadError, TimeoutError) as error:
             logger.error("%s: a call hangs and no new instance can be created: %s", self.spec.origin, error)  # noqa: TRY400
             return
         logger.warning(
             "%s: a call exceeded policy.timeout.ms; a new instance of the policy replaces it", self.spec.origin
         )
-        if is_running:
-            self._stragglers.append(self._instance.worker)
+        self._stragglers.append(self._instance.worker)
         self._instance.retire(self.spec, interrupt=is_running)
         self._instance, self._unfinished = instance, None
 
@@ -273,36 +272,57 @@ class PolicyGuard:
 
 
 async def make_instance(
-    spec: PolicySpec, properties: Mapping[str, str], *, fresh: FreshModules | None = None
+    spec: PolicySpec,
+    properties: Mapping[str, str],
+    *,
+    fresh: FreshModules | None = None,
+    on_abandoned: Callable[[PolicyWorker], None] | None = None,
 ) -> Instance:
     """Create a policy in its own thread.
+
+    If the caller is cancelled, for example by a time limit, the thread closes what has been created and ends when the
+    creation returns.
+
+    Args:
+        spec: Policy class and the kinds of requests it checks.
+        properties: Properties of the broker.
+        fresh: As in ``load_policy``.
+        on_abandoned: Function that is called with the thread if the policy is not created. The thread may still run:
+            SystemExit is raised inside a creation that has not returned. Without the function, that is left alone.
 
     Raises:
         PolicyLoadError: The policy cannot be created.
     """
     worker = PolicyWorker(f"klamm-policy-{spec.class_name}")
+    loaded: list[LoadedPolicy] = []
+
+    def load() -> LoadedPolicy:
+        loaded.append(load_policy(spec, properties, fresh=fresh, advise=logger.warning))
+        loaded[0].check_kinds(spec)
+        return loaded[0]
+
+    def close() -> None:
+        for each in loaded:
+            _close(each, spec)
+
+    def abandon(*, interrupt: bool) -> None:
+        worker.stop(close, interrupt=interrupt)
+        if on_abandoned is not None:
+            on_abandoned(worker)
+
     try:
-        outcome = worker.begin(_loading(spec, properties, fresh))
+        outcome = worker.begin(load)
         outcome = await worker.rest() if outcome is None else outcome
     except BaseException:
-        worker.stop(lambda: None)
+        abandon(interrupt=on_abandoned is not None)
         raise
     if outcome.error is not None:
-        worker.stop(lambda: None)
+        abandon(interrupt=False)
         raise outcome.error
     return Instance(worker, outcome.value)
 
 
-def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:
-    def load() -> LoadedPolicy:
-        loaded = load_policy(spec, properties, fresh=fresh, advise=logger.warning)
-        loaded.check_kinds(spec)
-        return loaded
-
-    return load
-
-
-def _close(loaded: LoadedPolicy, spec: PolicySpec) -> Any:
+def _close(loaded: LoadedPolicy, spec: PolicySpec) -> None:
     try:
         loaded.close()
     except (Exception, SystemExit):  # a policy that fails to close must not affect the broker

@@ -59,10 +59,10 @@ class PolicyRuntime:
         policies = await Policies.load(properties, kinds, in_threads=in_threads)
         try:
             _check_reader(properties, [guard.files for guard in policies.guards])
+            return cls(policies, properties)
         except PolicyLoadError:
             await policies.close()
             raise
-        return cls(policies, properties)
 
     def start(self) -> None:
         """Start to reload policies whose files change."""

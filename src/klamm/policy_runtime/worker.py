@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -108,36 +109,38 @@ class PolicyWorker:
             return
         self._is_stopping = True
         self._work, self._last_work = None, last_work
-        if self._go.locked():
-            self._go.release()  # otherwise the thread has not begun its call yet, and will find that there is none
-        if interrupt and self._thread.ident is not None:
+        if interrupt and self._thread.ident is not None:  # before the release, so that it does not hit the last call
             import ctypes  # noqa: PLC0415  # rarely needed, so not loaded at start
 
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+        if self._go.locked():
+            self._go.release()  # otherwise the thread has not begun its call yet, and will find that there is none
 
     def _run(self) -> None:
-        try:
-            while True:
-                self._go.acquire()
-                work = self._work
-                if work is None:
-                    break
-                started = time.perf_counter()
-                try:
-                    outcome = PolicyOutcome(work(), None)
-                except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
-                    outcome = PolicyOutcome(None, error)
-                self._seconds = time.perf_counter() - started
-                self._outcome = outcome
-                del work, outcome
-                self._done.release()
-                waiter = self._waiter
-                if waiter is not None:
-                    self._loop.call_soon_threadsafe(self._wake, waiter)
+        with contextlib.suppress(BaseException):  # interrupted between two calls, or the event loop is gone
+            self._run_calls()
+        with contextlib.suppress(BaseException):
             if self._last_work is not None:
                 self._last_work()
-        except BaseException:  # noqa: BLE001, S110 -- interrupted, or the event loop is gone
-            pass
+
+    def _run_calls(self) -> None:
+        while True:
+            self._go.acquire()
+            work = self._work
+            if work is None:
+                break
+            started = time.perf_counter()
+            try:
+                outcome = PolicyOutcome(work(), None)
+            except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
+                outcome = PolicyOutcome(None, error)
+            self._seconds = time.perf_counter() - started
+            self._outcome = outcome
+            del work, outcome
+            self._done.release()
+            waiter = self._waiter
+            if waiter is not None:
+                self._loop.call_soon_threadsafe(self._wake, waiter)
 
     def _wake(self, waiter: asyncio.Future[PolicyOutcome]) -> None:
         # The notification may be outdated. Then the future belongs to a later call, which is not done.

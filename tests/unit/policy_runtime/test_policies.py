@@ -33,8 +33,8 @@ from klamm.policy.kinds import (
     GATEWAY_KINDS,
     read_specs,
 )
-from klamm.policy_runtime import Policies
-from klamm.policy_runtime.guard import PolicyGuard, make_instance
+from klamm.policy_runtime import Policies, PolicyRuntime
+from klamm.policy_runtime.guard import MAX_STRAGGLERS, PolicyGuard, make_instance
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.processes import wait_until
 
@@ -170,6 +170,18 @@ HOUSE_RULES = """
     class FailsToClose(All):
         def close(self): raise ValueError("no")
 
+    class HangsWhenCreatedAgain(All):
+        CREATED, RESUMED = [], threading.Event()
+
+        def configure(self, configs):
+            self.CREATED.append(id(self))
+            if len(self.CREATED) > 1: self.RESUMED.wait(20)
+
+        def validate(self, details): RELEASED.wait(20)
+
+    class RejectsItsKind(All):
+        def check_kinds(self, keys): raise ValueError("not asked")
+
     class HangsInClose(All):
         def close(self): RELEASED.wait(20)  # longer than the test waits
 """
@@ -194,6 +206,8 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         several = f"{name}:Several"
         fails_to_close = f"{name}:FailsToClose"
         hangs_in_close = f"{name}:HangsInClose"
+        hangs_when_created_again = f"{name}:HangsWhenCreatedAgain"
+        rejects_its_kind = f"{name}:RejectsItsKind"
 
         @property
         def module(self) -> Any:
@@ -493,6 +507,40 @@ async def test_hanging_policy_calls_start_a_bounded_number_of_threads(rules: Any
         assert all(answer.startswith("timeout") for answer in answers)
         # The threads of instances that were not created within 50 ms end when they have begun.
         wait_until(lambda: len(set(threading.enumerate()) - before) <= 5, timeout_s=30, what="the end of threads")
+
+
+async def test_hanging_policy_creations_start_a_bounded_number_of_threads_and_are_closed(rules: Any) -> None:
+    before = set(threading.enumerate())
+    async with serving({CREATE_KEY: rules.hangs_when_created_again, "policy.timeout.ms": "50"}) as policies:
+        policy = rules.module.HangsWhenCreatedAgain
+        try:
+            # when
+            answers = [await create(policies, f"topic-{n}") for n in range(7)]
+            # then
+            assert all(answer.startswith("timeout") for answer in answers)
+            assert len(policy.CREATED) <= 1 + MAX_STRAGGLERS
+            assert len(set(threading.enumerate()) - before) <= 1 + MAX_STRAGGLERS
+            # when
+            policy.RESUMED.set()
+            # then
+            wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=30, what="the end of threads")
+            assert set(policy.CREATED[1:]) <= set(rules.module.CLOSED)
+        finally:
+            policy.RESUMED.set()
+            rules.module.RELEASED.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "fault"),
+    [
+        ("rejects_its_kind", {}, "not asked"),
+        ("all", {"policy.reload.interval.ms": "often"}, "Invalid value often"),
+    ],
+)
+async def test_policy_that_cannot_be_used_is_closed(name: str, more: dict[str, str], fault: str, rules: Any) -> None:
+    with pytest.raises(PolicyLoadError, match=fault):
+        await PolicyRuntime.load({CREATE_KEY: getattr(rules, name), **more})
+    wait_until(lambda: len(rules.module.CLOSED) == 1, timeout_s=30, what="the policy to be closed")
 
 
 async def test_canceled_request_does_not_overlap_policy_calls(rules: Any) -> None:

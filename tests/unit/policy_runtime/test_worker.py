@@ -32,3 +32,16 @@ async def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatc
     await asyncio.to_thread(worker.join, 10)
     assert not worker.is_alive
     assert ran == ["last"]
+
+
+async def test_interrupted_worker_without_a_call_still_runs_the_last_one() -> None:
+    ran: list[str] = []
+    worker = PolicyWorker("klamm-policy-Idle")
+    outcome = worker.begin(lambda: ran.append("call"))
+    if outcome is None:
+        await worker.rest()
+    # when
+    worker.stop(lambda: ran.append("last"), interrupt=True)
+    # then
+    await asyncio.to_thread(worker.join, 10)
+    assert ran == ["call", "last"]

@@ -375,7 +375,11 @@ def _policy_setting(resource: Resource) -> str | None:
     """Return a setting of policies that a part of a request would set on brokers; None if there is none."""
     if resource.resource_type != ResourceType.BROKER:
         return None
-    return next((each.name for each in resource.configs if each.name in SETTINGS and each.value is not None), None)
+    if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+        names = [each.name for each in resource.configs if each.value is not None]
+    else:  # the value of DELETE has no meaning: Kafka's tools send an empty one
+        names = [each.name for each in resource.configs if each.config_operation != ConfigOperation.DELETE]
+    return next((name for name in names if name in SETTINGS), None)
 
 
 def policy_of(api: AlterConfigsApi) -> PolicyApi:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from klamm.gateway.relay.filter import FilterResult
     from klamm.policy import Override
     from klamm.policy_runtime import Policies
+    from klamm.policy_runtime.service import UndecidedChange
     from klamm.protocol.schema import Message
 
 ANNA = Author(principal="User:anna", client_id="tool", listener="GATEWAY")
@@ -70,6 +71,9 @@ class FakePolicies:
     repeats: bool = False
     asked: list[Any] = field(default_factory=list)
     denied_creations: DeniedCreations = field(default_factory=DeniedCreations)
+    enforced: bool = True
+    undecided: list[tuple[str, str]] = field(default_factory=list)
+    """Subjects that could not be read, and the reasons."""
 
     def turn(self, kind: object) -> AbstractAsyncContextManager[object]:
         return contextlib.nullcontext()
@@ -78,7 +82,11 @@ class FakePolicies:
         return True
 
     def is_enforced(self, kind: object) -> bool:
-        return True
+        return self.enforced
+
+    def deny_undecided(self, kind: object, change: UndecidedChange, reason: str) -> bool:
+        self.undecided.append((change.subject, reason))
+        return self.enforced
 
     async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
         name = getattr(details, "topic", None) or details.resource_name

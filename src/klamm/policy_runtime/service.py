@@ -76,7 +76,10 @@ class Decided(NamedTuple):
     """Stem of the policy kind, for example ``create.topic``."""
     mode: str
     action: str
-    """``allow``, ``deny``, ``override``, ``throttle``, ``fail`` (the policy raised another error) or ``timeout``."""
+    """``allow``, ``deny``, ``override``, ``throttle``, ``fail`` or ``timeout``.
+
+    ``fail``: the policy raised another error, or the server cannot read what the policy decides on.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,16 @@ class PolicyVerdict:
     client_id: str
     reason: str | None
     """Why the change was denied or overridden. None if it was allowed."""
+
+
+class UndecidedChange(NamedTuple):
+    """Change that the policy cannot decide on, because the server cannot read what the policy would see of it."""
+
+    subject: str
+    """The topic, or the type and name of the resource."""
+    principal: str
+    client_id: str | None
+    validate_only: bool
 
 
 class _Judged(NamedTuple):
@@ -357,6 +370,11 @@ class Policies:
             raise judged.denial.with_traceback(None)  # a policy may raise the same object repeatedly
         return outcome.value if judged.action == "throttle" else None
 
+    def deny_undecided(self, kind: PolicyKind, change: UndecidedChange, reason: str) -> bool:
+        """Count and log a change that the policy cannot decide on; return whether it is denied: not in audit mode."""
+        self._conclude(kind, change, _Judged("fail", KafkaApiError(reason), None, None))
+        return self.is_enforced(kind)
+
     def override_of(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Override | None:
         """Return the override that is the outcome of a call, in any mode; None for another outcome or a faulty one."""
         answer = outcome.value
@@ -370,7 +388,7 @@ class Policies:
         """Return whether the policy of a kind is enforced, not only audited."""
         return self.mode(kind) is PolicyMode.ENFORCE
 
-    def _conclude(self, kind: PolicyKind, details: Details, judged: _Judged) -> None:
+    def _conclude(self, kind: PolicyKind, details: Details | UndecidedChange, judged: _Judged) -> None:
         """Count a decision, keep it for display, and log it unless the change is allowed.
 
         A request that only validates decides on nothing. Of such a call only a failure of the policy is logged.
@@ -402,7 +420,7 @@ class Policies:
         if action != "allow":
             self._log(kind, details, judged)
 
-    def _log(self, kind: PolicyKind, details: Details, judged: _Judged) -> None:
+    def _log(self, kind: PolicyKind, details: Details | UndecidedChange, judged: _Judged) -> None:
         """Log a denial, unless an equal one was logged a moment ago."""
         is_enforced, action, text, failure = self.is_enforced(kind), judged.action, judged.text, judged.failure
         subject, principal, client_id = _subject(details), details.principal, details.client_id
@@ -464,7 +482,9 @@ def _fault(kind: PolicyKind, details: Details, answer: object) -> str | None:
     return answer_fault(answer, kind.answers, () if isinstance(details, GroupDetails) else kind.overridable)
 
 
-def _subject(details: Details) -> str:
+def _subject(details: Details | UndecidedChange) -> str:
+    if isinstance(details, UndecidedChange):
+        return details.subject
     topic = getattr(details, "topic", None)
     if topic is not None:
         return repr(topic)

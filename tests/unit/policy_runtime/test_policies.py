@@ -35,6 +35,7 @@ from klamm.policy.kinds import (
 )
 from klamm.policy_runtime import Policies, PolicyRuntime
 from klamm.policy_runtime.guard import MAX_STRAGGLERS, PolicyGuard, make_instance
+from klamm.policy_runtime.service import UndecidedChange
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.processes import wait_until
 
@@ -423,6 +424,25 @@ async def test_validate_only_request_is_not_counted(either: str, caplog: pytest.
         assert not policies.latest
     logged = [record.levelname for record in caplog.records if "service" in record.name]
     assert logged == ["ERROR"], "a policy that fails is logged all the same"
+
+
+@pytest.mark.parametrize(
+    ("mode", "log"), [("audit", "policy, audit only: would fail"), ("enforce", "policy: failed on")]
+)
+async def test_undecided_change_is_counted_and_logged_once(
+    mode: str, log: str, either: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving({CREATE_KEY: either, "create.topic.policy.mode": mode}) as policies:
+        change = UndecidedChange("'a'", "User:anna", "tool", validate_only=False)
+        # when
+        denied = [policies.deny_undecided(CREATE_TOPIC, change, "unreadable") for _ in range(3)]
+        denied.append(policies.deny_undecided(CREATE_TOPIC, change._replace(validate_only=True), "unreadable"))
+        # then
+        assert denied == [mode == "enforce"] * 4
+        assert policies.decisions == {("create.topic", mode, "fail"): 3}
+        assert len(policies.latest_audited) == (3 if mode == "audit" else 0)
+    expected = f"Create topic {log} 'a', asked by User:anna (client tool): unreadable"
+    assert [record.getMessage() for record in caplog.records] == [expected]
 
 
 async def test_override_of_unchangeable_request_fails_it(either: str) -> None:

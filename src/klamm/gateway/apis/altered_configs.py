@@ -29,7 +29,7 @@ from klamm.configs.names import identity_of
 from klamm.configs.operations import ConfigDecision, ConfigSchema, plan_incremental_alter, plan_legacy_alter
 from klamm.gateway.history.before import described_configs, in_time
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
-from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn
+from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn, undecided
 from klamm.gateway.policies.divided_requests import PartedApi, replaced
 from klamm.gateway.policies.facts import (
     UpstreamSchema,
@@ -171,19 +171,24 @@ class AlteredConfigs(ChangeServer):
     ) -> Allowed[Resource] | Entry:
         """Return a valid resource as the policy allows it, or its entry when it may not be altered."""
 
+        def deny(error: ApiError) -> ApiError | None:
+            kind, name = resource_key(resource)
+            subject = f"{ResourceType(kind).name if kind in CONFIGURED else kind} {name!r}"
+            return undecided(self._policies, ALTER_CONFIG, subject, error, context, validate_only=request.validate_only)
+
         async def ask(part: Resource, overridden: Override | None) -> ApiError | Override | None:
             if resource.resource_type == ResourceType.BROKER_LOGGER:
                 return None
             if facts is None:
                 text = f"The gateway does not know resource type {resource.resource_type}, so no policy can decide."
-                return ApiError(ErrorCode.INVALID_REQUEST, text)
+                return deny(ApiError(ErrorCode.INVALID_REQUEST, text))
             if isinstance(facts, KafkaApiError):
                 text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
-                return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+                return deny(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text))
             try:
                 decisions = _possible_decisions(part, facts)
             except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
-                return ApiError(error.error_code, error.error_message)
+                return deny(ApiError(error.error_code, error.error_message))
             for decision in decisions:
                 details = alter_config_details(
                     decision,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import NewTopic
 from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
-from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide
+from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, undecided
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import default_configs, read
 from klamm.gateway.policies.policy_api import change_policy
@@ -62,7 +62,7 @@ class TriedTopic:
 
     topic: Topic
     properties: ValidTopic | KafkaApiError
-    """The error if they cannot be found out. The topic is then denied."""
+    """The error if they cannot be found out. The topic is then denied, unless the policy is only audited."""
 
 
 def overridden_topic(topic: Topic, override: Override) -> Topic:
@@ -169,7 +169,8 @@ async def decide_topic(
 
     async def ask(topic: Topic, overridden: Override | None) -> ApiError | Override | None:
         if isinstance(properties, KafkaApiError):
-            return ApiError(properties.error_code, properties.error_message)
+            error = ApiError(properties.error_code, properties.error_message)
+            return undecided(policies, CREATE_TOPIC, repr(topic.name), error, context, validate_only=validate_only)
         details = details_of(topic, properties, context.author, validate_only=validate_only)
         async with policies.turn(CREATE_TOPIC):
             return await ask_policy(policies, CREATE_TOPIC, details, overridden, api=ApiKey.CREATE_TOPICS)

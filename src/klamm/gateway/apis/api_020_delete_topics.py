@@ -4,9 +4,9 @@ DeleteTopics has no ``validate_only``, so the policy is asked first and the allo
 denies a deletion that the client has no right to make, the client gets the authorization error, as in the broker.
 
 The turns of the topics are held from reading their state to the upstream's response (``turns``). The gateway forwards
-no deletion of a topic whose state it cannot read. Entries that the upstream rejects in any case are forwarded without a
-question: those with both a name and an id, or neither. About a repeated name or id, the policy is asked once: KRaft
-rejects it, a cluster with ZooKeeper deletes the topic.
+no deletion of a topic whose state it cannot read, unless the policy is only audited. Entries that the upstream rejects
+in any case are forwarded without a question: those with both a name and an id, or neither. About a repeated name or id,
+the policy is asked once: KRaft rejects it, a cluster with ZooKeeper deletes the topic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from klamm.admin.types import ConfigResource
 from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.before import described_configs, described_topics
 from klamm.gateway.history.recorded_api import IN_DOUBT, Change, Outcomes, RecordedApi, topic_resource
-from klamm.gateway.policies.decisions import denial, forward_in_turn
+from klamm.gateway.policies.decisions import denial, forward_in_turn, undecided
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
 from klamm.gateway.policies.policy_api import ChangeServer, change_policy
@@ -116,7 +116,12 @@ class DeletedTopics(ChangeServer):
         valid = valid_deletions(requested)
         names, fault = await names_of([entry.topic_id for entry in valid if entry.name is None], context)
         async with self._turns.of_topics([*names.values(), *(entry.name for entry in valid if entry.name is not None)]):
-            topics, rejected = await _describe(valid, names, fault, context)
+            topics, failed = await _describe(valid, names, fault, context)
+            rejected = {
+                entry: denied_entry(entry, None, each)
+                for entry, each in failed.items()
+                if self._rejects(entry, each, context)
+            }
             async for entry, topic in TimeSlice().over(topics.items()):
                 error = await self._denial(topic, context)
                 if error is not None:
@@ -136,6 +141,13 @@ class DeletedTopics(ChangeServer):
         )
         return replaced(real, responses=entries)
 
+    def _rejects(self, entry: RequestedDeletion, error: ApiError, context: FilterContext) -> bool:
+        """Return whether a topic that the gateway cannot read is not deleted. The upstream may know it."""
+        if error in (_UNKNOWN_NAME, _UNKNOWN_ID):
+            return self._policies.is_enforced(DELETE_TOPIC)
+        subject = repr(entry.name) if entry.name is not None else f"topic id {entry.topic_id}"
+        return undecided(self._policies, DELETE_TOPIC, subject, error, context) is not None
+
     async def _denial(self, topic: TopicFacts, context: FilterContext) -> ApiError | None:
         details = deletion_details(topic.name, topic.topic_id, topic.replicas, context.author)
         return await denial(self._policies, DELETE_TOPIC, details, api=ApiKey.DELETE_TOPICS)
@@ -143,10 +155,10 @@ class DeletedTopics(ChangeServer):
 
 async def _describe(
     valid: Collection[RequestedDeletion], names: Mapping[UUID, str], fault: ApiError | None, context: FilterContext
-) -> tuple[dict[RequestedDeletion, TopicFacts], dict[RequestedDeletion, Entry]]:
-    """Return the topics of the entries, and the responses for those that do not exist or cannot be read."""
+) -> tuple[dict[RequestedDeletion, TopicFacts], dict[RequestedDeletion, ApiError]]:
+    """Return the topics of the entries, and the errors of those that do not exist or cannot be read."""
     topics: dict[RequestedDeletion, TopicFacts] = {}
-    failed: dict[RequestedDeletion, Entry] = {}
+    failed: dict[RequestedDeletion, ApiError] = {}
     described = await describe_topics(
         context.admin, [*(entry.name for entry in valid if entry.name is not None), *names.values()]
     )
@@ -157,10 +169,9 @@ async def _describe(
         if isinstance(topic, TopicFacts) and entry.topic_id in {ZERO_UUID, topic.topic_id}:
             topics[entry] = topic
         elif isinstance(topic, KafkaApiError) and not isinstance(topic, _NO_TOPIC):
-            failed[entry] = denied_entry(entry, None, ApiError(topic.error_code, topic.error_message))
+            failed[entry] = ApiError(topic.error_code, topic.error_message)
         else:
-            unknown = _UNKNOWN_NAME if entry.name is not None else fault or _UNKNOWN_ID
-            failed[entry] = denied_entry(entry, None, unknown)
+            failed[entry] = _UNKNOWN_NAME if entry.name is not None else fault or _UNKNOWN_ID
     return topics, failed
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.history.before import described_topics
 from klamm.gateway.history.recorded_api import IN_DOUBT, Change, Outcomes, RecordedApi, topic_resource
-from klamm.gateway.policies.decisions import Allowed, denial, divide
+from klamm.gateway.policies.decisions import Allowed, denial, divide, undecided
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.policy_api import ChangeServer, change_policy
@@ -97,10 +97,17 @@ class AddedPartitions(ChangeServer):
         self, topic: Topic, current: TopicFacts | KafkaApiError, context: FilterContext, *, validate_only: bool
     ) -> ApiError | None:
         if isinstance(current, KafkaApiError):
-            return ApiError(current.error_code, current.error_message)
-        details = details_of(topic, current, context.author, validate_only=validate_only)
-        error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.CREATE_PARTITIONS)
-        return error or undecidable(topic, current)
+            error: ApiError | None = ApiError(current.error_code, current.error_message)
+        else:
+            details = details_of(topic, current, context.author, validate_only=validate_only)
+            denied = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.CREATE_PARTITIONS)
+            if denied is not None:
+                return denied
+            error = undecidable(topic, current)
+        if error is None:
+            return None
+        name = repr(topic.name)
+        return undecided(self._policies, CREATE_PARTITIONS, name, error, context, validate_only=validate_only)
 
 
 # -- history

@@ -8,22 +8,20 @@ Replicas that a reassignment in progress removes do not count. To cancel it is a
 the replicas that it had when the reassignment began, even those that an earlier one was about to remove.
 
 The turns of the topics are held from reading their state to the upstream's response (``turns``). A topic whose state
-cannot be read is denied, or in audit mode counted as one that would be denied.
+cannot be read is denied, but not in audit mode.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.policies.decisions import denial, forward_in_turn
+from klamm.gateway.policies.decisions import denial, forward_in_turn, undecided
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.gateway.relay.api import RelayedApi
-from klamm.policy.details import CreatePartitionsDetails
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
-from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -116,11 +114,9 @@ class AlteredReassignments(ChangeServer):
     ) -> tuple[Collection[int], ApiError | None]:
         """Return the partitions that the policy decides on, and the error that it denies them with."""
         if isinstance(current, KafkaApiError):
-            if not self._policies.is_enforced(CREATE_PARTITIONS):
-                self._policies.answer(CREATE_PARTITIONS, _unread(topic, context), PolicyOutcome(None, current))
-                return (), None
             indexes = [each.partition_index for each in topic.partitions]
-            return indexes, ApiError(current.error_code, current.error_message)
+            unknown = ApiError(current.error_code, current.error_message)
+            return indexes, undecided(self._policies, CREATE_PARTITIONS, repr(topic.name), unknown, context)
         changed = resized(topic, current)
         if not changed:
             return (), None
@@ -137,19 +133,6 @@ class AlteredReassignments(ChangeServer):
         )
         error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.ALTER_PARTITION_REASSIGNMENTS)
         return {index for index, _ in changed}, error
-
-
-def _unread(topic: ReassignableTopic, context: FilterContext) -> CreatePartitionsDetails:
-    """Return the details of a topic whose state cannot be read, as far as they are counted and logged."""
-    author = context.author
-    return CreatePartitionsDetails(
-        topic=topic.name,
-        num_partitions=0,
-        new_num_partitions=0,
-        principal=author.principal,
-        client_id=author.client_id,
-        listener=author.listener,
-    )
 
 
 POLICY: Final = change_policy(

@@ -13,7 +13,8 @@ from klamm.gateway.relay.filter import Wait
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.lazy_dataclass import dataclass
 from klamm.policy_runtime.decision import Revision, decide_and_check
-from klamm.protocol.errors import KafkaApiError
+from klamm.policy_runtime.service import UndecidedChange
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
@@ -185,6 +186,31 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
     """Ask a policy that cannot override; return the error for the client, None when the change is allowed."""
     answer = await ask_policy(policies, kind, details, api=api)
     return answer if isinstance(answer, ApiError) else None
+
+
+def undecided(
+    policies: Policies,
+    kind: PolicyKind,
+    subject: str,
+    error: ApiError,
+    context: FilterContext,
+    *,
+    validate_only: bool = False,
+) -> ApiError | None:
+    """Return the error of a change that no policy can decide on; None in audit mode, in which it is only logged.
+
+    Args:
+        policies: Policies in use.
+        kind: Kind of the change.
+        subject: The quoted topic, or the type and the quoted name of the resource.
+        error: Error for the client in enforce mode.
+        context: Context of the request.
+        validate_only: Whether the client's request only validates.
+    """
+    author = context.author
+    change = UndecidedChange(subject, author.principal, author.client_id, validate_only)
+    reason = error.error_message or ErrorCode(error.error_code).name
+    return error if policies.deny_undecided(kind, change, reason) else None
 
 
 def effect(

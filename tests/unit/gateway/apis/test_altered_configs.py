@@ -370,18 +370,22 @@ def test_unknown_operation_fails_its_resource_only(is_judged: bool) -> None:
     assert [each.resource_name for sent in context.forwarded for each in sent.resources] == ["a"] * (1 + is_judged)
 
 
+@pytest.mark.parametrize("is_enforced", [False, True])
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_resource_with_unreadable_configs_is_not_altered(is_legacy: bool) -> None:
-    context = FakeContext(alters(()), FakeAdmin({}, {}))
+def test_resource_with_unreadable_configs_is_altered_in_audit_mode_only(is_legacy: bool, is_enforced: bool) -> None:
+    context, policies = FakeContext(alters(()), FakeAdmin({}, {})), FakePolicies(enforced=is_enforced)
     request: Any = (
         AlterConfigsRequest(resources=[replacement("a", flush_ms="5")])
         if is_legacy
         else IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))])
     )
-    response = ask(request, FakePolicies(), context)
-    assert [entry.error_code for entry in response.responses] == [ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert "The gateway cannot read the configs" in response.responses[0].error_message
-    assert all(sent.validate_only for sent in context.forwarded)
+    response = ask(request, policies, context)
+    ((subject, reason),) = policies.undecided
+    assert subject == "TOPIC 'a'"
+    assert "The gateway cannot read the configs" in reason
+    error = (ErrorCode.UNKNOWN_SERVER_ERROR, reason) if is_enforced else (ErrorCode.NONE, None)
+    assert [(entry.error_code, entry.error_message) for entry in response.responses] == [error]
+    assert all(sent.validate_only for sent in context.forwarded) == is_enforced
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ from klamm.gateway.apis.api_045_alter_partition_reassignments import AlteredReas
 from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
-from klamm.policy.kinds import CREATE_PARTITIONS, PolicyMode
-from klamm.policy_runtime import Policies
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -517,16 +515,18 @@ def test_policy_sees_final_replicas_of_reassignment_in_progress(
         (in_progress([1, 2], adding=(2,)), None, ErrorCode.NONE),
     ],
 )
-def test_partitions_with_replicas_that_no_policy_has_seen_are_not_added(
-    admin: FakeAdmin, assignments: list[list[int]] | None, error: ErrorCode
+@pytest.mark.parametrize("is_enforced", [False, True])
+def test_partitions_with_replicas_that_no_policy_has_seen_are_added_in_audit_mode_only(
+    is_enforced: bool, admin: FakeAdmin, assignments: list[list[int]] | None, error: ErrorCode
 ) -> None:
     Assignment = CreatePartitionsRequest.CreatePartitionsAssignment  # noqa: N806  # a class
     entries = None if assignments is None else [Assignment(broker_ids=each) for each in assignments]
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=2, assignments=entries)
-    policies, context = FakePolicies(), FakeContext(grows(()), admin)
+    policies, context = FakePolicies(enforced=is_enforced), FakeContext(grows(()), admin)
     request = CreatePartitionsRequest(topics=[topic])
     response = asyncio.run(AddedPartitions(policies.as_policies(), ResourceTurns()).handle(request, context))
-    assert [entry.error_code for entry in response.results] == [error]
+    assert [entry.error_code for entry in response.results] == [error if is_enforced else ErrorCode.NONE]
+    assert [subject for subject, _ in policies.undecided] == ["'a'"] * (error != ErrorCode.NONE)
 
 
 class FailingAdmin(FakeAdmin):
@@ -567,7 +567,10 @@ class FailingAdmin(FakeAdmin):
         (AlteredReassignments, moved(0, [1, 2]), "describe_topics"),
     ],
 )
-def test_change_with_unreadable_state_is_denied(judge: Any, request_: Any, failing: str) -> None:
+@pytest.mark.parametrize("is_enforced", [False, True])
+def test_change_with_unreadable_state_is_made_in_audit_mode_only(
+    is_enforced: bool, judge: Any, request_: Any, failing: str
+) -> None:
     def upstream(request: Message) -> Message:
         if isinstance(request, CreateTopicsRequest):
             return creates((), shows_details=False)(request)
@@ -577,34 +580,16 @@ def test_change_with_unreadable_state_is_denied(judge: Any, request_: Any, faili
             reassigns(request) if isinstance(request, AlterPartitionReassignmentsRequest) else deletes(("a",))(request)
         )
 
-    policies, context = FakePolicies(), FakeContext(upstream, FailingAdmin(failing))
+    policies, context = FakePolicies(enforced=is_enforced), FakeContext(upstream, FailingAdmin(failing))
     more = () if judge is CreatedTopics else (ResourceTurns(),)
     response = asyncio.run(judge(policies.as_policies(), *more).handle(request_, context))
     entries = next(getattr(response, name) for name in ("topics", "results", "responses") if hasattr(response, name))
     codes = [part.error_code for entry in entries for part in getattr(entry, "partitions", [entry])]
-    assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR if is_enforced else ErrorCode.NONE]
     assert policies.asked == []
+    assert len(policies.undecided) == 1
     sent = [each for each in context.forwarded if getattr(each, "topics", ()) and not getattr(each, "validate_only", 0)]
-    assert sent == []
-
-
-@pytest.mark.parametrize("mode", PolicyMode)
-@pytest.mark.parametrize("failing", ["describe_topics", "list_partition_reassignments"])
-def test_audit_allows_reassignment_with_unreadable_state(
-    caplog: pytest.LogCaptureFixture, failing: str, mode: PolicyMode
-) -> None:
-    # given
-    policies, context = Policies((), {CREATE_PARTITIONS: mode}), FakeContext(reassigns, FailingAdmin(failing))
-    request = moved(0, [1, 2])
-    # when
-    response = asyncio.run(AlteredReassignments(policies, ResourceTurns()).handle(request, context))
-    # then
-    is_audited = mode is PolicyMode.AUDIT
-    codes = [each.error_code for topic in response.responses for each in topic.partitions]
-    assert codes == [ErrorCode.NONE if is_audited else ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert (context.forwarded[0] is request) == is_audited
-    assert policies.decisions == ({("create.partitions", "audit", "deny"): 1} if is_audited else {})
-    assert ("audit only: would deny 'a', asked by User:anna" in caplog.text) == is_audited
+    assert len(sent) == (not is_enforced)
 
 
 def test_authorization_error_of_the_upstream_hides_the_policys() -> None:

@@ -133,7 +133,8 @@ class AlteredConfigs(ChangeServer):
 
     async def handle(self, request: Request, context: FilterContext) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
-        api, errors = self._api, await _gateway_settings(request, context) | _unknown_operations(request)
+        api, errors = self._api, await _gateway_settings(request, context)
+        errors |= _unknown_operations(request) | _repeated(request)
         rejected = [
             api.denied(each, errors[key]) for each in request.resources if (key := resource_key(each)) in errors
         ]
@@ -214,7 +215,7 @@ def _sections(resources: Sequence[Resource]) -> Sequence[Sequence[Resource]]:
     """Divide resources into those that are decided on together.
 
     A broker is alone. What it sets concerns topics, so the policy decides on each with the other applied. Repeated
-    resources stay together, because the upstream rejects them.
+    resources of IncrementalAlterConfigs stay together, because the upstream rejects them.
     """
     counts = Counter(map(resource_key, resources))
     repeated = [each for each in resources if counts[resource_key(each)] > 1]
@@ -349,6 +350,17 @@ def _unknown_operations(request: Request) -> dict[tuple[int, str], ApiError]:
         for config in resource.configs
         if (operation := config.config_operation) not in _OPERATIONS
     }
+
+
+def _repeated(request: Request) -> dict[tuple[int, str], ApiError]:
+    """Return the errors of resources that an AlterConfigs request contains several times.
+
+    Kafka never answers such a request. It rejects the resources in IncrementalAlterConfigs, and klamm's broker in both.
+    """
+    if not isinstance(request, AlterConfigsRequest):
+        return {}
+    error = ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    return {key: error for key, count in Counter(map(resource_key, request.resources)).items() if count > 1}
 
 
 async def _gateway_settings(request: Request, context: FilterContext) -> dict[tuple[int, str], ApiError]:

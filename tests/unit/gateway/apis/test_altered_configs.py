@@ -107,12 +107,17 @@ def test_every_resource_has_its_entry_in_order(
     response = ask(request, policies, context)
     # then
     assert [entry.resource_name for entry in response.responses] == names
-    valid = [name for name in names if names.count(name) == 1 and name not in rejected]
-    assert [entry.error_code for entry in response.responses] == [
-        INVALID if name not in valid else ErrorCode.POLICY_VIOLATION if name in denied else 0 for name in names
-    ]
-    assert [entry.error_message for entry in response.responses] == [
-        f"{name}: denied by policy" if name in valid and name in denied else None for name in names
+    once = [name for name in names if names.count(name) == 1]
+    valid = [name for name in once if name not in rejected]
+    outcomes: dict[str, tuple[int, str | None]] = dict.fromkeys(names, (ErrorCode.NONE, None))
+    outcomes |= {name: (ErrorCode.POLICY_VIOLATION, f"{name}: denied by policy") for name in denied}
+    outcomes |= {name: (INVALID, None) for name in names if name not in valid}
+    if is_legacy:
+        repeated = ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+        outcomes |= {name: repeated for name in names if name not in once}
+        assert all(each.resource_name in once for sent in context.forwarded for each in sent.resources)
+    assert [(entry.error_code, entry.error_message) for entry in response.responses] == [
+        outcomes[name] for name in names
     ]
     real = [each.resource_name for sent in context.forwarded if not sent.validate_only for each in sent.resources]
     assert real == ([] if validate_only else [name for name in valid if name not in denied])

@@ -29,6 +29,7 @@ import logging
 import shutil
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.lazy_dataclass import dataclass
@@ -296,10 +297,18 @@ async def _compact(
         while waiting and _is_cleanable(log):
             count, less = await _rewrite_some(log, waiting, plan.end, rules=rules, pace=pace, disk=disk)
             saved += less
-            waiting = waiting[count:]
+            if count:
+                waiting = waiting[count:]
+            elif waiting[0] in log.segments:
+                break  # a config forbade compaction for a moment; the next pass reads the transactions again
+            else:
+                # Retention has removed segments. Those that are left must not be skipped, because the next pass does
+                # not have the keys of this one. The transactions are read from the new start of the log.
+                waiting = [segment for segment in waiting if segment in log.segments]
+                rules = replace(rules, sweep=_sweep(log, log.segments[0].base_offset, plan.end))
     finally:
         await in_thread(None, shutil.rmtree, log.directory / WORK, ignore_errors=True)
-    if _is_cleanable(log):  # otherwise the pass was abandoned
+    if not waiting:  # otherwise the pass was abandoned
         log.compacted_up_to = max(log.compacted_up_to, offset_map.end_offset)
     if saved:
         logger.info("Compacted %s: %d bytes saved", log.name, saved)
@@ -318,34 +327,44 @@ def _with_ends(plan: _Plan) -> zip[tuple[LogSegment, int]]:
 async def _rewrite_some(
     log: PartitionLog, segments: Sequence[LogSegment], end: int, *, rules: Rules, pace: Pace, disk: Disk
 ) -> tuple[int, int]:
-    """Replace the first segments that fit into one by a rewritten one. Return their number and the bytes saved."""
+    """Replace the first segments that fit into one by a rewritten one.
+
+    Returns:
+        The number of replaced segments, and the bytes saved. Both are 0 if the log has changed, so that the segments
+        must not be replaced.
+    """
     directory, config = log.directory, log.config
     await in_thread(None, segment_swap.clean_up, directory, disk)
     ends = [*(segment.base_offset for segment in segments[1:]), end]
-    made = await in_thread(
-        None,
-        segment_rewriter.rewrite,
-        [
-            SourceSegment(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
-            for segment, end in zip(segments, ends, strict=True)
-        ],
-        directory / WORK,
-        rules=rules,
-        shape=SegmentShape(
-            max_bytes=config.segment_bytes,
-            max_index_bytes=config.segment_index_bytes,
-            index_interval=config.index_interval_bytes,
-        ),
-        pace=pace,
-    )
+    try:
+        made = await in_thread(
+            None,
+            segment_rewriter.rewrite,
+            [
+                SourceSegment(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
+                for segment, end in zip(segments, ends, strict=True)
+            ],
+            directory / WORK,
+            rules=rules,
+            shape=SegmentShape(
+                max_bytes=config.segment_bytes,
+                max_index_bytes=config.segment_index_bytes,
+                index_interval=config.index_interval_bytes,
+            ),
+            pace=pace,
+        )
+    except FileNotFoundError:
+        if segments[0] in log.segments:
+            raise
+        return 0, 0  # the files of removed segments are renamed by the next checkpoint
     group = segments[: made.count]
     if _is_abandoned(log, group):
-        return made.count, 0
+        return 0, 0
     await in_thread(None, segment_swap.decide, directory, [segment.base_offset for segment in group], disk)
     if _is_abandoned(log, group):
         if (directory / READY).exists():
             await in_thread(None, segment_swap.clean_up, directory, disk)
-        return made.count, 0
+        return 0, 0
     saved = sum(segment.size for segment in group) - made.size
     _take_places(log, group, disk)
     await in_thread(None, segment_swap.settle, directory, disk)

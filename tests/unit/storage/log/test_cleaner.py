@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import BATCH_OVERHEAD, Codec, Record, encode_batch, iter_batches, iter_fields
-from klamm.storage.log import segment_rewriter, segment_swap
+from klamm.storage.log import delete_records, segment_rewriter, segment_swap
 from klamm.storage.log.cleaner import Cleaner, compact
 from klamm.storage.log.config import HousekeepingSettings
 from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all
+from tests.support.transactions import ABORT, end, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,6 +257,45 @@ def test_log_that_must_not_be_compacted_any_more_keeps_its_records(
     assert not [path for path in log.directory.iterdir() if path.is_dir()]
     log.failure = None
     assert read_all(log) == before
+
+
+@pytest.mark.parametrize(
+    "step",
+    [(segment_swap, "clean_up"), (segment_rewriter, "rewrite"), (segment_swap, "decide")],
+    ids=["clean up", "rewrite", "decide"],
+)
+def test_pass_compacts_the_segments_that_retention_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[ModuleType, str]
+) -> None:
+    """The next pass maps only newer keys, so a segment that this pass skips would keep its superseded records."""
+    # given: a deleted key and an aborted transaction, which begins in the segment that is removed
+    crashable = compacted(tmp_path)
+    log = crashable.log
+    write(log, 1, "no", sequence=0)
+    log.roll()
+    log.append(batch("old", key=b"deleted"))
+    write(log, 1, "no", sequence=1)
+    end(log, 1, ABORT)
+    log.roll()
+    log.append(batch(None, key=b"deleted"))
+    log.append(batch("last", key=b"kept"))
+    log.roll()
+    whole = getattr(*step)
+
+    def remove_after(*arguments: object, **options: object) -> object:
+        made = whole(*arguments, **options)
+        delete_records(log, 1)
+        for segment in tuple(log.doomed):
+            log.retire(segment)
+        return made
+
+    monkeypatch.setattr(*step, remove_after)
+    # when
+    run(crashable)
+    # then
+    assert [record.value for record in read_all(log)][-2:] == [None, b"last"]
+    assert not {b"old", b"no"} & {record.value for record in read_all(log)}
+    assert log.compacted_up_to == log.end_offset
 
 
 def test_corrupt_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

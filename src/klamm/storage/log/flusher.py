@@ -1,4 +1,4 @@
-"""The log flusher: threads that make logs durable, and the partitions that are offline because that failed.
+"""The log flusher: threads that make logs durable, and the partitions that are offline because the disk failed.
 
 A stop with 20,000 changed logs needs 80,000 fsyncs, each with a barrier on the disk. On Linux, one ``syncfs`` makes the
 whole file system durable instead. It is used only where its result can be trusted:
@@ -15,12 +15,12 @@ import logging
 import os
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from klamm.lazy_dataclass import dataclass
-from klamm.storage.descriptors import FLUSH_THREADS, SPARE
+from klamm.storage.descriptors import EXHAUSTED, FLUSH_THREADS, SPARE
 from klamm.storage.log.files import FsyncError, fsync_path
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ FLUSHED_TOGETHER: Final = 16
 MANY_LOGS: Final = 500
 """Number of changed logs from which a sync of the whole file system takes less time than an fsync of each file. Other
 programs' unwritten data are written with it."""
+_PASSING: Final = EXHAUSTED | {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ENOTEMPTY}
+"""Error numbers after which the next attempt to open a log may succeed."""
 _NOT_RUN: Final = OSError("The files have not been made durable")
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -151,8 +153,8 @@ class Flusher:
     def __init__(self, data_dir: Path) -> None:
         self._file_system = FileSystem(data_dir)
         self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
-        self._offline: dict[UUID, set[int]] = {}
-        """Partitions that are offline, by topic."""
+        self._offline: dict[UUID, dict[int, str]] = {}
+        """Partitions that are offline, with the reason, by topic."""
         self.failures = 0
         """Number of failed fsyncs since the start."""
 
@@ -234,7 +236,32 @@ class Flusher:
             self.failures += 1
         log.take_offline(error)
         if not log.is_deleted:
-            self._offline.setdefault(log.topic_id, set()).add(log.partition)
+            self._offline.setdefault(log.topic_id, {})[log.partition] = str(error)
+
+    @contextmanager
+    def opening(self, topic_id: UUID, topic: str, partition: int) -> Iterator[None]:
+        """Take a partition offline if its log cannot be opened inside, unless that may succeed the next time.
+
+        Each further attempt would read the log again up to the damage, while all other requests wait.
+
+        Raises:
+            OSError: The log cannot be opened, or the partition is offline since an earlier attempt.
+        """
+        if (earlier := self._offline.get(topic_id, {}).get(partition)) is not None:
+            raise OSError(errno.EIO, f"the log is offline since it could not be opened: {earlier}")
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, FsyncError) or error.errno not in _PASSING:
+                self._offline.setdefault(topic_id, {})[partition] = str(error)
+                logger.error(  # noqa: TRY400 -- the message is complete
+                    "%s-%d is offline, its clients receive KAFKA_STORAGE_ERROR: it cannot be opened (%s). Repair the"
+                    " disk, then restart the broker",
+                    topic,
+                    partition,
+                    error,
+                )
+            raise
 
     def run(self, work: Callable[[Sequence[T]], Result], items: Sequence[T]) -> asyncio.Future[Result]:
         """Run work on items in one of the threads. If the start of a thread fails, the work never runs."""
@@ -247,7 +274,7 @@ class Flusher:
 
     def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
         """Return the partitions of a topic that are offline because of a disk error."""
-        return self._offline.get(topic_id, frozenset())
+        return self._offline.get(topic_id, {}).keys()
 
     def forget(self, topic_id: UUID) -> None:
         """Forget the offline partitions of a deleted topic."""

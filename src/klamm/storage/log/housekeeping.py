@@ -27,6 +27,7 @@ from klamm.storage.log.config import NO_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from klamm.storage.log.config import HousekeepingSettings
@@ -148,6 +149,10 @@ class KeptLogs(Protocol):
 
     def take_offline(self, log: PartitionLog, error: OSError) -> None:
         """Report a log that is not served any more."""
+        ...
+
+    def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
+        """Return the partitions of a topic that are offline because of a disk error."""
         ...
 
     async def checkpoint(self) -> None:
@@ -308,7 +313,8 @@ class Housekeeper:
                 try:
                     self._logs.get(topic_id, partition)
                 except Exception as error:  # noqa: BLE001 -- other logs are checked
-                    self._reports.report(f"Partition {partition} of {topic_id}", "cannot be opened", error)
+                    if partition not in self._logs.offline_partitions(topic_id):  # otherwise it is already logged
+                        self._reports.report(f"Partition {partition} of {topic_id}", "cannot be opened", error)
                 await asyncio.sleep(0)
         await self._check_all(list(self._logs.loaded()))
         await self._checkpoint()

@@ -190,7 +190,8 @@ class LogManager:
         """Return the log of a partition, opening it if necessary; None if the partition is unknown.
 
         Raises:
-            OSError: The log cannot be opened, or it fails the check of ``check_before_use``.
+            OSError: The log cannot be opened or is offline because of that, or it fails the check of
+                ``check_before_use``.
         """
         topic = self._topics.get(topic_id)
         if topic is None:
@@ -206,7 +207,8 @@ class LogManager:
         self._unusable.add(key)
         log = self._open_logs.get(key)
         if log is None:
-            log = self._open_logs[key] = self._open_anyhow(topic_id, topic, partition)
+            with self._flusher.opening(topic_id, topic.name, partition):
+                log = self._open_logs[key] = self._open_anyhow(topic_id, topic, partition)
             if log.config.flush_ms != NO_LIMIT:
                 self.housekeeper.wake()
         if self._check is not None:
@@ -482,7 +484,7 @@ class LogManager:
     def recover(self) -> None:
         """Open every partition that has a directory, which checks the log and truncates a damaged end.
 
-        If a log cannot be opened, this is logged, and the next request for the log tries again.
+        If a log cannot be opened, this is logged. Unless it is offline, the next request for the log tries again.
         """
         for topic_id, partition in self.partitions():
             if self.has_directory(topic_id, partition):
@@ -490,7 +492,8 @@ class LogManager:
                     self.get(topic_id, partition)
                 except OSError:
                     name = f"{self._topics[topic_id].name}-{partition}"
-                    logger.exception("%s cannot be opened; its clients receive KAFKA_STORAGE_ERROR", name)
+                    if partition not in self.offline_partitions(topic_id):
+                        logger.exception("%s cannot be opened; its clients receive KAFKA_STORAGE_ERROR", name)
 
     async def close(self) -> None:
         """Flush all logs, write the checkpoints and the marker file of a clean shutdown, and close all files.

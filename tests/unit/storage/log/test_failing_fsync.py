@@ -9,6 +9,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -94,6 +95,44 @@ async def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(
     assert crashable.manager.offline_partitions(TOPIC_ID) == {0}
     crashable.manager.delete_topic(TOPIC_ID)
     assert (crashable.manager.offline_count, crashable.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O"), FsyncError(errno.ENOSPC, "full")], ids=["read", "fsync"])
+async def test_log_that_cannot_be_opened_is_offline_until_a_start(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: OSError
+) -> None:
+    """Another recovery by each request would stop all others while it reads."""
+    # given
+    manager, recovery = crashable.open(), Mock(side_effect=error)
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.storage.log.manager.open_partition", recovery)
+        manager.recover()
+    recovery.reset_mock(side_effect=True)
+    # when
+    with pytest.raises(OSError, match="the log is offline since it could not be opened"):
+        manager.get(TOPIC_ID, 0)
+    await manager.housekeeper.check()
+    # then
+    assert not recovery.called
+    assert (manager.offline_count, manager.offline_partitions(TOPIC_ID)) == (2, {0})
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    manager.delete_topic(OTHER_ID)
+    assert manager.offline_count == 1
+    await manager.close()
+    crashable.open()
+    assert (read_all(crashable.log)[0].value, crashable.manager.was_clean) == (b"a", False)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.ENOSPC])
+async def test_log_is_opened_by_the_first_request_after_a_shortage(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    manager = crashable.open()
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.storage.log.manager.open_partition", Mock(side_effect=OSError(code, os.strerror(code))))
+        manager.recover()
+    assert manager.offline_count == 0
+    assert read_all(crashable.log)[0].value == b"a"
 
 
 async def test_failed_fsync_of_recovery_state_takes_the_log_offline(

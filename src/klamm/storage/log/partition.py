@@ -363,7 +363,6 @@ class PartitionLog:
         """
         self.segments[-1].seal()
         self.segments[-1].file.trim(self.segments[-1].size)
-        self.save_producers()
         return self._add_segment(self.end_offset)
 
     # -- reads
@@ -537,7 +536,7 @@ class PartitionLog:
         """
         for segment in self.segments[max(self.segment_index(self.recovery_point), 0) :]:
             segment.aborted.sync()
-        self.producers.save(self.directory, self.end_offset)
+        self.producers.save(self.directory, self.end_offset, recovery_point=self.recovery_point)
 
     def save_recovery_state(self, since: int) -> tuple[Path, ...]:
         """Write what a recovery from the recovery point needs. Return the files to fsync before it is checkpointed.

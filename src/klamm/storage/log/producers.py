@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 WINDOW: Final = 5
 """Batches per producer that are recognized as duplicates: the number that a producer may have in flight."""
 SNAPSHOT: Final = "klamm-producers.json"
+PREVIOUS_SNAPSHOT: Final = "klamm-producers-previous.json"
+"""An earlier snapshot, all of whose offsets are on disk. A power cut may leave the log shorter than the newest one."""
 NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
 UNUSABLE: Final = -1
@@ -87,6 +90,8 @@ class ProducerStates:
         self._partition = partition
         self._states: dict[int, ProducerState] = {}
         self._has_snapshot = False
+        self._snapshot_offset = 0
+        """Offset of the newest snapshot."""
         self._open: dict[int, int] = {}
         """First offset of each producer's open transaction, by producer id, in ascending order of the offsets."""
 
@@ -292,15 +297,20 @@ class ProducerStates:
 
     # -- snapshot file
 
-    def save(self, directory: Path, offset: int, *, durable: bool = False) -> None:
-        """Write the snapshot of all producers at ``offset``. Without producers, the file is removed.
+    def save(self, directory: Path, offset: int, *, recovery_point: int = 0, durable: bool = False) -> None:
+        """Write the snapshot of all producers at ``offset``. Without producers, the files are removed.
 
         Args:
             directory: Partition directory.
             offset: End offset of the log.
-            durable: Whether to wait for the disk.
+            recovery_point: Offset below which the log is on disk. A snapshot of this or a lower offset becomes the
+                previous one, for the case that a power cut takes records before the new one.
+            durable: Whether to wait for the disk. The log is on disk up to ``offset``, and all earlier snapshots are
+                invalid.
         """
-        path = directory / SNAPSHOT
+        path, previous = directory / SNAPSHOT, directory / PREVIOUS_SNAPSHOT
+        if durable or (self._has_snapshot and not self._states):
+            previous.unlink(missing_ok=True)
         if not self._states:
             if self._has_snapshot:
                 path.unlink(missing_ok=True)
@@ -320,19 +330,35 @@ class ProducerStates:
             ]
             for producer_id, state in self._states.items()
         ]
+        if self._has_snapshot and not durable and self._snapshot_offset <= recovery_point:
+            with suppress(FileNotFoundError):  # an earlier attempt to write the new one failed after this
+                path.replace(previous)
         text = json.dumps({"version": 4, "offset": offset, "producers": producers}, separators=(",", ":"))[1:]
-        self._has_snapshot = True
+        self._has_snapshot, self._snapshot_offset = True, offset
         write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=durable)
 
     def load(self, directory: Path, end_offset: int) -> int | None:
-        """Read the snapshot file.
+        """Read the newest snapshot that can be used.
 
         Returns:
-            The offset of the snapshot; None without a file; ``UNUSABLE`` if the file is damaged or ahead of the log,
+            The offset of the snapshot; None without a file; ``UNUSABLE`` if the files are damaged or ahead of the log,
             which is logged.
+
+        Raises:
+            OSError: A file cannot be read, or an unusable one cannot be replaced by the previous one.
         """
-        path = directory / SNAPSHOT
         self._has_snapshot = True
+        saved = self._load(directory / SNAPSHOT, end_offset)
+        if saved in {None, UNUSABLE} and (earlier := self._load(directory / PREVIOUS_SNAPSHOT, end_offset)) is not None:
+            saved = earlier
+            if saved != UNUSABLE:
+                # Once the log is long enough again, a later start would trust the other one.
+                (directory / PREVIOUS_SNAPSHOT).replace(directory / SNAPSHOT)
+                fsync_path(directory)
+        self._snapshot_offset = saved or 0
+        return saved
+
+    def _load(self, path: Path, end_offset: int) -> int | None:
         try:
             stored = _checked(read_small(path))
             offset = int(stored["offset"])

@@ -12,8 +12,9 @@ torn anything that was only in the page cache. The steps of ``open_partition``:
    gap between two segments above the recovery point is lost data as well, unless compaction may have made it.
 4. If the log now ends below its log start offset, all of it is deleted and it continues, empty, at the log start
    offset: offsets are never used twice.
-5. The producer snapshot is loaded, and the batches after it are replayed. This also rebuilds the indexes of aborted
-   transactions. An unusable snapshot or index makes the replay start at the log start offset.
+5. The producer snapshot is loaded, or the previous one if the log is shorter now, and the batches after it are
+   replayed. This also rebuilds the indexes of aborted transactions. An unusable index, or the lack of a usable
+   snapshot, makes the replay start at the log start offset.
 6. Leader epochs after the new end are removed, and those of the batches that were read are added.
 """
 
@@ -31,7 +32,7 @@ from klamm.storage.log import segment_swap
 from klamm.storage.log.directories import OFFLINE, UNDEFINED, EpochStart, LeaderEpochs
 from klamm.storage.log.files import FilePool, fsync_path, write_atomically
 from klamm.storage.log.partition import PartitionLog, entry_for
-from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT, UNUSABLE, ProducerStates
+from klamm.storage.log.producers import NO_OFFSET, PREVIOUS_SNAPSHOT, SNAPSHOT, UNUSABLE, ProducerStates
 from klamm.storage.log.segment import ABORTED_SUFFIX, REBUILT_INTERVAL, LogSegment
 
 if TYPE_CHECKING:
@@ -102,8 +103,11 @@ def open_partition(
             segment.remove()
         segments.clear()
         end_offset = log_start_offset
-    if not segments and SNAPSHOT in names:
-        (directory / SNAPSHOT).unlink()  # a later start would trust it as soon as the log has passed its offset
+    has_snapshot = SNAPSHOT in names or PREVIOUS_SNAPSHOT in names
+    if not segments and has_snapshot:
+        # A later start would trust them as soon as the log has passed their offsets.
+        (directory / PREVIOUS_SNAPSHOT).unlink(missing_ok=True)
+        (directory / SNAPSHOT).unlink(missing_ok=True)
         fsync_path(directory)
     log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
     recovery_point = min(max(recovery_point, log_start_offset), end_offset)
@@ -113,7 +117,7 @@ def open_partition(
         _replay_producers(
             producers,
             directory=directory,
-            has_snapshot=SNAPSHOT in names,
+            has_snapshot=has_snapshot,
             segments=segments,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
@@ -364,6 +368,7 @@ def restore_markers(directory: Path, *, is_compacted: bool) -> None:
         patches = list(_bare_markers(segment))
         segment.close()
         if patches and not count and not is_compacted:
+            (directory / PREVIOUS_SNAPSHOT).unlink(missing_ok=True)
             write_atomically(directory / SNAPSHOT, "", durable=True)
         if patches:
             _patch(path, patches)

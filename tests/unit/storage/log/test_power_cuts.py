@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,13 +14,15 @@ from klamm.storage.log import segment_swap
 from klamm.storage.log.cleaner import compact
 from klamm.storage.log.directories import RECOVERY_POINTS
 from klamm.storage.log.housekeeping import apply_retention
-from klamm.storage.log.producers import SNAPSHOT
+from klamm.storage.log.producers import PREVIOUS_SNAPSHOT, SNAPSHOT, AppendedBatch, ProducerStates
 from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all
 from tests.support.recorded_disk import RecordedDisk
 from tests.support.transactions import COMMIT, end, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from klamm.storage.log import PartitionLog
 
 
 async def flush_and_checkpoint(crashable: CrashableLogs) -> None:
@@ -115,6 +117,58 @@ def test_producer_snapshot_of_a_longer_truncated_log_is_ignored(tmp_path: Path) 
     # then
     assert crashable.log.producers.open_producers() == ((2, 0),)
     assert crashable.log.producers.epoch_of(1) == -1
+
+
+def _append(log: PartitionLog, value: str, sequence: int, producer_id: int = 1) -> None:
+    log.append(batch(value, producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
+
+
+def _windows(log: PartitionLog) -> dict[int, list[AppendedBatch]]:
+    return {producer_id: list(state.batches) for producer_id, state in log.producers.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_cut_during_appends_leaves_a_usable_producer_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Otherwise a start would read the whole partition. Appends during a flush put the newest snapshot ahead of it."""
+    # given
+    here, cut = tmp_path / "here", tmp_path / "cut"
+    here.mkdir()
+    disk = RecordedDisk(here)
+    with disk.recording():
+        crashable = CrashableLogs(here, segment_bytes="300")
+        _append(crashable.log, "a", 0)
+        asyncio.run(flush_and_checkpoint(crashable))
+        begun = len(disk.journal)
+        for sequence in range(1, 9, 2):
+            _append(crashable.log, "b", sequence)
+            asyncio.run(crashable.manager.flush(crashable.log))
+            _append(crashable.log, "c", sequence + 1)
+            asyncio.run(crashable.manager.checkpoint())
+    load, loaded = ProducerStates.load, []
+
+    def recording_load(*arguments: Any) -> int | None:
+        loaded.append(load(*arguments))
+        return loaded[-1]
+
+    monkeypatch.setattr(ProducerStates, "load", recording_load)
+    # when
+    for left in disk.cuts(range(begun, len(disk.journal) + 1), random.Random(seed)):
+        left.write(cut)
+        crashable = CrashableLogs(cut)
+        end_offset = crashable.log.end_offset
+        # then
+        assert 1 <= (loaded[-1] or 0) <= end_offset, (left.moment, left.operation)
+        # and: no snapshot is used that a later append has overtaken
+        for sequence in range(9 - end_offset):
+            _append(crashable.log, "other", sequence, producer_id=2)
+        crashable.open()
+        found = _windows(crashable.log)
+        for name in (SNAPSHOT, PREVIOUS_SNAPSHOT):
+            (cut / "t-0" / name).write_text("damaged")
+        crashable.open()
+        assert found == _windows(crashable.log), (left.moment, left.operation)
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])

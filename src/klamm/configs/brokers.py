@@ -92,9 +92,12 @@ class BrokerSchema(ConfigSchema):
         return None if value is None else format_value(value)
 
     def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
+        """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies.
+
+        A config that no table defines is unknown: INVALID_CONFIG.
+        """
         if find_broker_config(name) is None:
-            return InvalidRequestError(f"Unknown config name: {name}")
+            return InvalidConfigError(f"Unknown config name: {name}")
         return InvalidRequestError(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:

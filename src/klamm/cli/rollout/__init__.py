@@ -54,7 +54,8 @@ guards:
   prometheus: URL EXPRESSION < 0.01               Prometheus query
   command: COMMAND                                exit code 0
 
-Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 3 reverted, held or taken over.
+Exit codes: 0 done, or paused or aborted as asked; 1 rejected by the cluster or the tool, 2 wrong or missing flags,
+3 reverted by a guard or a rejected setting, held or taken over.
 """
 
 

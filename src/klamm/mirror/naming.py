@@ -6,6 +6,10 @@ from typing import Final, Protocol
 
 from klamm.lazy_dataclass import dataclass
 
+CONNECTOR: Final = "MirrorSourceConnector"
+"""Name of the source connector of a dedicated MirrorMaker. In a Connect cluster, the operator chooses it."""
+OWN_CONNECTOR: Final = "klamm-mirror"
+"""Name of the connector in the keys of klamm's own records."""
 HEARTBEATS_TOPIC: Final = "heartbeats"
 
 

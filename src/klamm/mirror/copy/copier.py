@@ -165,7 +165,11 @@ class Copier:
         self._source = CopyCluster(settings.source, self._pool, self._clock)
         self._target = CopyCluster(settings.target, self._pool, self._clock)
         self._store = SourceOffsetStore(
-            settings.target, self._small, topic=settings.source_offsets_topic, source_alias=settings.source_alias
+            settings.target,
+            self._small,
+            topic=settings.source_offsets_topic,
+            source_alias=settings.source_alias,
+            connector=settings.connector,
         )
         self._source_offset_writer = SourceOffsetWriter(self._store, self._syncs, flow=settings.flow)
         self._transactions: ShardTransactions | None = None

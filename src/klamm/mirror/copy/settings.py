@@ -13,6 +13,7 @@ from klamm.mirror.copy.equal_offsets import ReplaySettings, ReplicaSettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
+from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.definitions import IsolationLevel, OnSourceLoss, SyncsLocation
 
@@ -29,6 +30,8 @@ class CopySettings:
     flow: str
     """Name of the flow, ``A->B``."""
     source_alias: str
+    connector: str = CONNECTOR
+    """Name of MirrorMaker's source connector in the keys of source offsets."""
     source: ConnectionSettings
     target: ConnectionSettings
     source_offsets_topic: str
@@ -76,6 +79,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
     return CopySettings(
         flow=flow.name,
         source_alias=flow.source_alias,
+        connector=flow.connector,
         source=source,
         target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
         source_offsets_topic=flow.source_offsets_topic,

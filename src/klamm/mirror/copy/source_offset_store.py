@@ -16,6 +16,7 @@ from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.lazy_dataclass import dataclass
+from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.records import requested_states, source_offsets
 from klamm.mirror.records.requested_states import RequestedStates
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition, StoredPromotion
@@ -79,7 +80,14 @@ class SourceOffsetStore:
     """
 
     def __init__(
-        self, settings: ConnectionSettings, pool: BufferPool, *, topic: str, source_alias: str, flow: str = ""
+        self,
+        settings: ConnectionSettings,
+        pool: BufferPool,
+        *,
+        topic: str,
+        source_alias: str,
+        connector: str = CONNECTOR,
+        flow: str = "",
     ) -> None:
         """Create a store that connects at its first call.
 
@@ -88,12 +96,14 @@ class SourceOffsetStore:
             pool: Buffers of the connections.
             topic: Offsets topic.
             source_alias: Alias of the source cluster.
+            connector: Name of MirrorMaker's source connector in the keys of source offsets.
             flow: Name of the flow whose requested states are read and written. Empty: they are left out.
         """
         self.cluster = clusters.Cluster(settings, pool)
         """Connections for source offsets and transactions only."""
         self.topic = topic
         self._source_alias = source_alias
+        self._connector = connector
         self._requested_key = requested_states.key_bytes(source_alias, flow)
         self._placed_for = 0
         """Partition count of the offsets topic for which ``_places`` is valid."""
@@ -126,7 +136,7 @@ class SourceOffsetStore:
 
     def _keep(self, raw_key: bytes, value: bytes | None, stored: StoredSourceOffsets) -> None:
         """Keep the content of a record. A damaged value is logged, and the key counts as missing."""
-        alias, key = self._source_alias, source_offsets.parse_key(raw_key)
+        alias, key = self._source_alias, source_offsets.parse_key(raw_key, self._connector)
         own_key = source_offsets.parse_own_key(raw_key) if key is None else None
         content: object
         if key is not None and key.cluster == alias:
@@ -226,7 +236,7 @@ class SourceOffsetStore:
         if (count := self._partition_count()) != self._placed_for:
             self._places, self._placed_for = {}, count
         if (place := self._places.get(key)) is None:
-            raw_key = source_offsets.key_bytes(SourcePartition(self._source_alias, *key))
+            raw_key = source_offsets.key_bytes(SourcePartition(self._source_alias, *key), self._connector)
             place = self._places[key] = self._place_of(raw_key)
         return place
 

@@ -229,7 +229,8 @@ class Start:
         return (
             f"{partition_id.remote_topic}-{partition_id.partition} holds records, but "
             f"{self._settings.source_offsets_topic} has no source offset for it: copying would duplicate records. "
-            "Delete the remote topic. If they are no copies, stop, reset (klamm mirror reset) and resume the topic"
+            "Delete the remote topic. If they are no copies, stop, reset (klamm mirror reset) and resume the topic. If "
+            "a connector of a Connect cluster wrote them, name it by klamm.source.connector.name"
         )
 
 

@@ -146,6 +146,7 @@ def open_store(flow: FlowSettings) -> Iterator[SourceOffsetStore]:
         BufferPool(max_free_bytes=_POOL_BYTES),
         topic=flow.source_offsets_topic,
         source_alias=flow.source_alias,
+        connector=flow.connector,
         flow=flow.name,
     )
     with contextlib.closing(store):

@@ -23,14 +23,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from klamm.mirror.naming import CONNECTOR, OWN_CONNECTOR
 from klamm.protocol.partitioner import murmur2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_CONNECTOR: Final = "MirrorSourceConnector"
-_OWN_CONNECTOR: Final = "klamm-mirror"
-"""Name of the connector in the keys of klamm's own records."""
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
@@ -54,17 +52,17 @@ class SourceOffset(NamedTuple):
 
 def own_key(where: Mapping[str, object]) -> bytes:
     """Return the key of a record of klamm's own, which Connect and MirrorMaker 2 ignore."""
-    return _key(_OWN_CONNECTOR, where)
+    return _key(OWN_CONNECTOR, where)
 
 
 def _key(connector: str, where: Mapping[str, object]) -> bytes:
     return json.dumps([connector, where], separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def key_bytes(partition: SourcePartition) -> bytes:
+def key_bytes(partition: SourcePartition, connector: str = CONNECTOR) -> bytes:
     """Return the record key of a source offset, byte for byte as MirrorMaker 2 writes it."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
-    return _key(_CONNECTOR, where)
+    return _key(connector, where)
 
 
 def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
@@ -79,9 +77,9 @@ def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
     return b'{"offset":%d,"leader_epoch":%d}' % (last_mirrored_offset, leader_epoch)
 
 
-def parse_key(key: bytes | memoryview | None) -> SourcePartition | None:
+def parse_key(key: bytes | memoryview | None, connector: str = CONNECTOR) -> SourcePartition | None:
     """Return the partition whose source offset a key belongs to. None: a key of another connector or kind."""
-    return _partition(_document(key), _CONNECTOR)
+    return _partition(_document(key), connector)
 
 
 def parse_value(value: bytes | memoryview | None) -> int | None:
@@ -225,7 +223,7 @@ def shard_plan_value(plan: ShardPlan) -> bytes:
 def parse_own_fields(key: bytes | memoryview | None) -> Mapping[str, Any] | None:
     """Return the fields in the key of a record of klamm's own. None: another key."""
     match _document(key):
-        case [str(name), dict() as fields] if name == _OWN_CONNECTOR:
+        case [str(name), dict() as fields] if name == OWN_CONNECTOR:
             return fields
         case _:
             return None
@@ -236,9 +234,9 @@ def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | Non
     document = _document(key)
     match document:
         case [str(name), {"cluster": str(cluster), **rest}] if not rest:
-            return cluster if name == _OWN_CONNECTOR else None
+            return cluster if name == OWN_CONNECTOR else None
         case _:
-            return _partition(document, _OWN_CONNECTOR)
+            return _partition(document, OWN_CONNECTOR)
 
 
 def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:

@@ -101,7 +101,7 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
             raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
         merged = _Stored()
         for topic in there:  # the flow's topic is last, because it has precedence
-            stored = _read(cluster, topic, flow.source_alias, attempts=_ATTEMPTS)
+            stored = _read(cluster, topic, flow, attempts=_ATTEMPTS)
             if stored.hidden:
                 raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
             merged.newest |= stored.newest
@@ -134,7 +134,7 @@ def first_cluster(flow: FlowSettings, cluster_id: str, *, stores: bool = True) -
         cluster.refresh([topic])
         if topic not in cluster.topics:
             raise ConnectionLostError(f"{topic} does not exist yet on the target")
-        stored = _read(cluster, topic, flow.source_alias, attempts=_ATTEMPTS)
+        stored = _read(cluster, topic, flow, attempts=_ATTEMPTS)
         if stored.hidden:
             raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
         record = stored.newest.get(_Key("cluster id"))
@@ -157,7 +157,7 @@ def forget_topics(flow: FlowSettings, topics: Collection[str]) -> None:
                 continue
             cluster.refresh([name])
             if name in cluster.topics:
-                stored = _read(cluster, name, flow.source_alias, attempts=_ATTEMPTS)
+                stored = _read(cluster, name, flow, attempts=_ATTEMPTS)
                 if stored.hidden:
                     raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
                 # The topic ids last: an offset without its id counts for any later topic with the same name.
@@ -185,12 +185,12 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
     cluster.refresh([workers_topic, flow.source_offsets_topic])
     if workers_topic not in cluster.topics:
         return
-    workers = _read(cluster, workers_topic, flow.source_alias)
+    workers = _read(cluster, workers_topic, flow)
     if not workers.newest and not workers.hidden:
         return
     if flow.source_offsets_topic not in cluster.topics:
         raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
-    own = _read(cluster, flow.source_offsets_topic, flow.source_alias)
+    own = _read(cluster, flow.source_offsets_topic, flow)
     carried = {key for key in workers.newest.keys() - own.newest.keys() if workers.offset(key) is not None}
     beside = list(_beside(flow, carried, workers, own))
     if hidden := workers.hidden or (own.hidden if carried or beside else ""):
@@ -235,18 +235,19 @@ def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:
         )  # fmt: skip
 
 
-def _read(cluster: Cluster, topic: str, source_alias: str, *, attempts: int = 1) -> _Stored:
+def _read(cluster: Cluster, topic: str, flow: FlowSettings, *, attempts: int = 1) -> _Stored:
     """Read the committed records of a topic, up to its end or to an open transaction."""
     newest, hidden = read_newest(cluster, topic, attempts=attempts)
     stored = _Stored(hidden=hidden)
     for record in newest.values():
-        if (key := _key_of(record, source_alias)) is not None:
+        if (key := _key_of(record, flow)) is not None:
             stored.newest[key] = record
     return stored
 
 
-def _key_of(record: Record, source_alias: str) -> _Key | None:
-    match source_offsets.parse_key(record.key):
+def _key_of(record: Record, settings: FlowSettings) -> _Key | None:
+    source_alias = settings.source_alias
+    match source_offsets.parse_key(record.key, settings.connector):
         case SourcePartition(cluster, topic, partition):
             return _Key("source offset", topic, partition) if cluster == source_alias else None
     match source_offsets.parse_own_key(record.key):

@@ -15,6 +15,7 @@ from klamm.configs.validators import parse_iso_duration
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror import filters
 from klamm.mirror.filters import PatternList
+from klamm.mirror.naming import CONNECTOR, OWN_CONNECTOR
 from klamm.properties import SettingsError, parse_bool, parse_int, parse_list
 from klamm.protocol.errors import InvalidTopicError
 
@@ -241,6 +242,12 @@ def parse_text(key: str, value: str) -> str:
     return value
 
 
+def _connector(key: str, value: str) -> str:
+    if value in ("", OWN_CONNECTOR):
+        raise SettingsError(f"{key}={value}: expected the name of the source connector in the Connect cluster")
+    return value
+
+
 def parse_topic(key: str, value: str) -> str:
     """Check a topic name and return it.
 
@@ -343,6 +350,9 @@ def _pattern_setting(key: str, default: tuple[str, ...], doc: str, former_key: s
 # Names of topics
 SOURCE_ALIAS: Final = Setting("source.cluster.alias", parse_part_of_names, "", "Alias of the source in names.")
 TARGET_ALIAS: Final = Setting("target.cluster.alias", parse_part_of_names, "", "Alias of the target in names.")
+SOURCE_CONNECTOR_NAME: Final = Setting(
+    "klamm.source.connector.name", _connector, CONNECTOR, "Name of the source connector in the keys of source offsets."
+)
 POLICY_CLASS: Final = Setting(
     "replication.policy.class", parse_text, "DefaultReplicationPolicy", "Class that names remote topics."
 )

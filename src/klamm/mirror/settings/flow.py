@@ -15,6 +15,7 @@ from klamm.mirror.filters import (
     EqualOffsetsConfigFilter,
     TopicSelection,
 )
+from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import ClientProperties, of_flow
 from klamm.mirror.settings.definitions import (
@@ -86,6 +87,8 @@ class FlowSettings:
     """Alias of the source in names of topics and in the mirror's records (``source.cluster.alias``). May be empty."""
     target_alias: str
     """Alias of the target in names of topics and in the mirror's records (``target.cluster.alias``). May be empty."""
+    connector: str = CONNECTOR
+    """``klamm.source.connector.name``: name of MirrorMaker's source connector in the keys of source offsets."""
     policy: ReplicationPolicy
     selection: TopicSelection
     config_filter: ConfigPropertyFilter
@@ -238,6 +241,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         target=target,
         source_alias=source_alias,
         target_alias=target_alias,
+        connector=reader.get(definitions.SOURCE_CONNECTOR_NAME),
         policy=policy,
         selection=TopicSelection(
             topic_filter=_topic_filter(reader),

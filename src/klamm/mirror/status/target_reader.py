@@ -188,10 +188,10 @@ class _TargetReader:
             self._keep_source_offsets(tail)
 
     def _keep_source_offsets(self, tail: Tail) -> None:
-        alias = self._flow.source_alias
+        alias, connector = self._flow.source_alias, self._flow.connector
         requested: dict[str, RequestedStates] = {}
         for key, record in tail.newest.items():
-            where, offset = source_offsets.parse_key(key), source_offsets.parse_value(record.value)
+            where, offset = source_offsets.parse_key(key, connector), source_offsets.parse_value(record.value)
             if where is not None and where.cluster == alias:
                 if offset is None:
                     self._state.source_offsets.pop((where.topic, where.partition), None)

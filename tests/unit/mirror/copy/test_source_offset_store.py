@@ -37,7 +37,7 @@ ORDERS_OTHERWISE = b'["MirrorSourceConnector",{"topic":"orders","cluster":"A","p
 class Target:
     """The topic's partitions; a fetch brings two records."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, **more: str) -> None:
         self.logs: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(partitions)]
         self.store = SourceOffsetStore(
             ConnectionSettings(bootstrap_servers=("h:1",), client_id="c"),
@@ -45,6 +45,7 @@ class Target:
             topic=TOPIC,
             source_alias="A",
             flow="A->B",
+            **more,
         )
         self.has(partitions)
 
@@ -89,6 +90,18 @@ def test_newest_record_of_each_key_in_log_order_is_used(target: Target) -> None:
     assert target.store.read().offsets == {("orders", 0): 4}
     target.logs[0].append((ORDERS_OTHERWISE, None))
     assert target.store.read().offsets == {}
+
+
+def test_source_offsets_of_a_named_connector_are_continued(target: Target) -> None:
+    """Of a Connect cluster, which does not find those of another name when it goes on."""
+    name = "A->B.MirrorSourceConnector"
+    key = source_offsets.key_bytes(ORDERS, name)
+    named = Target(3, connector=name)
+    target.logs[0] = [(key, b'{"offset":7}'), (source_offsets.key_bytes(ORDERS), b'{"offset":3}')]
+    named.store.cluster = target.store.cluster
+    assert named.store.read().offsets == {("orders", 0): 7}
+    (records,) = named.store.records({("orders", 0): SourceOffset(9)}).values()
+    assert [(record.key, record.value) for record in records] == [(key, b'{"offset":8}')]
 
 
 def test_topic_ids_and_shard_plan_are_read_with_source_offsets(target: Target) -> None:

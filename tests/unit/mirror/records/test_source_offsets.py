@@ -40,6 +40,16 @@ def test_source_offset_matches_mirrormaker_bytes() -> None:
     assert value_bytes(999) == b'{"offset":999}'
 
 
+def test_source_offset_of_a_named_connector_matches_connects_bytes() -> None:
+    """In a Connect cluster, the operator names the connector."""
+    where, name = SourcePartition("A", "orders", 3), "A->B.MirrorSourceConnector"
+    key = b'["A->B.MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
+    assert key_bytes(where, name) == key
+    assert parse_key(key, name) == where
+    assert parse_key(key) is None
+    assert parse_key(key_bytes(where), name) is None
+
+
 def test_copying_resumes_after_last_mirrored_offset() -> None:
     """K894-38: Restart resumes after the last committed source offset (stored offset+1); no loss; duplicates only if
     not exactly-once.

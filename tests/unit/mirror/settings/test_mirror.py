@@ -566,6 +566,13 @@ def test_group_filter_defaults_match_mirrormaker() -> None:
     assert named.sync_enabled
 
 
+def test_source_connector_is_that_of_mirrormaker_or_named() -> None:
+    assert flow().connector == "MirrorSourceConnector"
+    assert flow("klamm.source.connector.name=A->B.MirrorSourceConnector\n").connector == "A->B.MirrorSourceConnector"
+    with pytest.raises(SettingsError, match=r"klamm.source.connector.name=klamm-mirror: expected the name of"):
+        flow("klamm.source.connector.name=klamm-mirror\n")
+
+
 def test_checkpoints_require_offset_syncs() -> None:
     """K894-40: Offset syncs: as 3.5."""
     parsed = settings("emit.offset-syncs.enabled=false\n")

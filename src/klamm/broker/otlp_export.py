@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import http.client
 import logging
 import os
@@ -130,6 +131,9 @@ async def _in_thread(work: Callable[[], None]) -> None:
 
     A pipe without a reader or an endpoint that drops packets may block it. In a thread of the event loop's executor, it
     would keep the process from ending.
+
+    Raises:
+        OSError: No thread can be started now.
     """
     future: Future[None] = Future()
 
@@ -142,7 +146,10 @@ async def _in_thread(work: Callable[[], None]) -> None:
             else:
                 future.set_result(None)
 
-    threading.Thread(target=run, name="client metrics export", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="client metrics export", daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
     await asyncio.wrap_future(future)
 
 

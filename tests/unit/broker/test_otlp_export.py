@@ -234,6 +234,26 @@ async def test_http_export_batches_messages_and_retries_after_error(
     assert "HTTP status 503" in caplog.text
 
 
+async def test_push_is_sent_again_when_no_thread_could_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One moment at the limit of threads must not end the export, nor the broker's orderly stop."""
+    got: list[Sequence[bytes]] = []
+    failures = [RuntimeError("can't start new thread")]
+    start = threading.Thread.start
+
+    def start_later(thread: threading.Thread) -> None:
+        if failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    export = OtlpExport("here", got.append)
+    await exported(export, b"one")
+    assert got == [(b"one",)]
+    failures.append(RuntimeError("can't start new thread"))
+    export.put(b"two")
+    await export.close()
+
+
 async def exported(export: OtlpExport, *pushes: bytes) -> None:
     """Put pushes, and wait until each is sent or dropped."""
     for push in pushes:

@@ -22,7 +22,7 @@ from klamm.storage.metadata.changes import Change, PutConfig, PutTopic
 from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.broker.handlers.api_032_describe_configs import DescribeConfigsAnswer
@@ -121,6 +121,7 @@ def make_service(
     node_ids: Sequence[int] = (1,),
     loggers: MemoryLoggers | None = None,
     guards: Sequence[AlterConfigGuard] = (),
+    topic: Callable[[str], object] = lambda _: None,
 ) -> ConfigService:
     return ConfigService(
         store=store or MemoryConfigStore(),
@@ -129,6 +130,7 @@ def make_service(
         now_ms=lambda: NOON_MS,
         loggers=loggers or MemoryLoggers(),
         guards=guards,
+        topic=topic,
     )
 
 

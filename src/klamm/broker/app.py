@@ -237,6 +237,7 @@ class BrokerApp:
             now_ms=now_ms,
             loggers=PythonLoggers(),
             guards=_guards(policies, tls, lambda name: topics.replication_factor(name)),  # noqa: PLW0108 -- created below
+            topic=lambda name: topics.get(name),  # noqa: PLW0108 -- created below
         )
         shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch, now_ms)

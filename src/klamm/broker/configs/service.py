@@ -99,6 +99,7 @@ class ConfigService:
         now_ms: Clock, in milliseconds since the epoch.
         loggers: Loggers whose levels can be changed.
         guards: Final checks of changes, asked in this order. The first error rejects a change.
+        topic: Function that returns a topic as it is now. A change that was checked for another one is checked again.
     """
 
     def __init__(
@@ -110,12 +111,14 @@ class ConfigService:
         now_ms: Callable[[], int],
         loggers: PythonLoggers,
         guards: Sequence[AlterConfigGuard] = (),
+        topic: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._store = store
         self._now_ms = now_ms
         self._loggers = loggers
         self._image = ConfigImage({node_id: {**static, **own} for node_id, own in started_with.items()})
         self._guards = tuple(guards)
+        self._topic = topic
         self._least_insync_replicas = static.get(MIN_INSYNC_REPLICAS, "1")
         self._listeners: Mapping[ResourceType, list[Callable[[ConfigsChanged], None]]] = {
             resource_type: [] for resource_type in ResourceType
@@ -379,7 +382,12 @@ class ConfigService:
         """Apply decisions after the guards have checked them in their final form. Each guard's turn is held so long."""
         time_slice = TimeSlice()
 
-        async def check(decision: ConfigDecision, overridden: Override | None) -> Override | None:
+        def details(decision: ConfigDecision) -> tuple[ConfigDecision, object]:
+            is_topic = decision.resource_type is ResourceType.TOPIC
+            return decision, self._topic(decision.resource_name) if is_topic else None
+
+        async def check(checked: tuple[ConfigDecision, object], overridden: Override | None) -> Override | None:
+            decision, _ = checked
             for guard in guards:
                 if decision.resource_type in guard.resource_types:
                     await time_slice.give_way()
@@ -396,7 +404,7 @@ class ConfigService:
                 await turns.enter_async_context(guard.turn())
             outcomes = await decide_and_check(
                 decide_part,
-                details=lambda decision: decision,
+                details=details,
                 check=check,
                 revision=self.revision,
                 override=override,

@@ -109,6 +109,21 @@ async def test_resource_changed_during_policy_check_is_checked_again() -> None:
     assert service.topic_config("t")["segment.ms"] == 7
 
 
+async def test_change_is_checked_again_for_another_topic_of_the_same_name() -> None:
+    """A policy may decide by the number of replicas."""
+    topics = {"t": "three replicas"}
+
+    def recreate() -> None:
+        topics["t"] = "one replica"
+        service.drop_topic("t")
+        service.create_topic("t", {})
+
+    guard = SlowGuard(recreate)
+    service = make_service(MemoryConfigStore(), guards=(guard,), topic=topics.get)
+    assert await alter(service, topic("t", operation("flush.ms", SET, "5"))) == [ErrorCode.NONE]
+    assert guard.seen == [("t", {"flush.ms": "5"})] * 2
+
+
 async def test_concurrent_updates_survive_policy_checks() -> None:
     store = MemoryConfigStore()
     service = make_service(store, guards=(SlowGuard(),))

@@ -50,6 +50,13 @@ checkpoints.topic.replication.factor = -1
 heartbeats.topic.replication.factor = -1
 """
 
+ARCHIVE_IS_USABLE: Final = """
+from klamm.mirror.spark.class_archive import find_archive
+archive = find_archive()
+assert archive is not None and archive.is_usable, archive and archive.path
+"""
+"""Program for the mirror's image. Spark starts without the archive, too, but slowly."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
@@ -204,6 +211,7 @@ def try_mirror(store: Store, image: Image) -> None:
             moved = [word.replace("9404", str(MIRROR_METRICS_PORT)) for word in image.config["Cmd"]]
             # docker and podman write the container's host name into /etc/hosts, buildah does not; Spark looks it up
             host = ["env", "SPARK_LOCAL_HOSTNAME=localhost"]
+            finish(container.start([*host, "python", "-c", ARCHIVE_IS_USABLE]), "the use of the class archive")
             command = [*host, *image.config["Entrypoint"], *moved, "--until-caught-up"]
             finish(container.start(command), "the mirror")
         consumer = KafkaConsumer("A.orders", bootstrap_servers=target.bootstrap_servers, auto_offset_reset="earliest")

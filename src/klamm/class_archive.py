@@ -153,7 +153,7 @@ def lock(file: Path, *, waits: bool = True) -> Iterator[None]:
         BlockingIOError: Another process holds the lock, and ``waits`` is False.
         OSError: The file cannot be created.
     """
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # root's archive in an image is read by its other users
     with _created(file) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         yield

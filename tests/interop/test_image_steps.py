@@ -11,6 +11,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tomllib
@@ -131,11 +132,21 @@ def test_compiled_modules_pass_the_tests_of_their_source(installed: Path) -> Non
 
 if IS_SOAK:
 
-    def test_mirror_image_installs_spark_beside_klamm(image: ImageSteps) -> None:
-        """After the steps of both files, the mirror and Spark can be imported in the image's environment."""
+    @pytest.fixture(scope="module")
+    def mirror_image(image: ImageSteps) -> ImageSteps:
         image.execute("Containerfile.mirror")
-        python = image.folder / "opt" / "klamm" / "bin" / "python"
+        return image
+
+    def test_mirror_image_installs_spark_beside_klamm(mirror_image: ImageSteps) -> None:
+        """After the steps of both files, the mirror and Spark can be imported in the image's environment."""
+        python = mirror_image.folder / "opt" / "klamm" / "bin" / "python"
         done = subprocess.run(
             [python, "-c", "import klamm.mirror, pyspark"], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+
+    def test_user_of_mirror_image_can_read_the_class_archive(mirror_image: ImageSteps) -> None:
+        """The steps run as root, the mirror as the image's user. It uses only an archive that it can read."""
+        (archive,) = mirror_image.folder.glob("opt/klamm/java/*.jsa")
+        assert archive.stat().st_mode & stat.S_IROTH
+        assert archive.parent.stat().st_mode & 0o007 == stat.S_IROTH | stat.S_IXOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,17 @@ def test_written_archive_is_used_and_not_written_again(tmp_path: Path) -> None:
     # then
     assert archive.options()[0] == f"-XX:SharedArchiveFile={archive.path}"
     assert train.runs == 1
+
+
+def test_other_users_can_read_an_archive_in_a_directory_of_its_own(tmp_path: Path) -> None:
+    """An image's build writes it as root, its programs run as another user."""
+    archive = archive_in(tmp_path / "java")
+    before = os.umask(0o022)
+    try:
+        archive.write(Trainer())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(archive.path.parent.stat().st_mode) == 0o755
 
 
 def test_other_class_path_has_another_archive(tmp_path: Path) -> None:

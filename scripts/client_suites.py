@@ -190,7 +190,8 @@ def run_sarama(folder: Path) -> Result:
         for number, (port, address) in enumerate(zip(ports, addresses, strict=True), 1):
             proxy = {"name": f"kafka{number}", "listen": f"127.0.0.1:{port}", "upstream": address, "enabled": True}
             url = f"http://127.0.0.1:{control}/proxies"
-            urllib.request.urlopen(url, json.dumps(proxy).encode()).close()
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            direct.open(url, json.dumps(proxy).encode()).close()
         text = run_tests(
             [program, "-test.v", "-test.run", "^TestFunc", "-test.timeout", "25m"],
             folder / "tests.log",

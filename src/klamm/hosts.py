@@ -1,4 +1,4 @@
-"""IP addresses of clients as text, which ACLs, quotas and limits compare."""
+"""Hosts as text: IP addresses of clients, which ACLs, quotas and limits compare, and hosts of URLs."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def host_forms(address: str) -> tuple[str, ...]:
 def plain_host(address: str) -> str:
     """Return the address of a client as Kafka shows it."""
     return host_forms(address)[0]
+
+
+def proxies_to(url: str) -> dict[str, str] | None:
+    """Return the proxies for ``urllib.request.ProxyHandler`` on the way to a URL.
+
+    None: those of the environment. Empty: none, because the URL is on this machine, where a proxy does not lead.
+    """
+    import ipaddress  # noqa: PLC0415  # see above
+    from urllib.parse import urlsplit  # noqa: PLC0415  # most brokers never use a URL
+
+    host = urlsplit(url).hostname or ""
+    try:
+        return {} if host == "localhost" or ipaddress.ip_address(host).is_loopback else None
+    except ValueError:  # another name
+        return None

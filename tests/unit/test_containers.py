@@ -20,6 +20,7 @@ import yaml
 from klamm.broker.settings import parse_arguments
 from klamm.cli.completion import words_of
 from tests.support.image_steps import ROOT, instructions, last
+from tests.support.page_behind_proxy import page_behind_proxy
 from tests.support.processes import free_port, start_process, stop_process
 
 if TYPE_CHECKING:
@@ -60,6 +61,24 @@ def test_image_runs_as_non_root_and_checks_health_on_its_metrics_port(name: str)
     (address,) = re.findall(r'"--metrics", "0\.0\.0\.0:(\d+)"', last(name, "CMD"))
     assert f":{address}/" in health_command(name)[-1]
     assert address in last(name, "EXPOSE").split()
+
+
+def health_programs() -> list[list[str]]:
+    """Return the health checks of the images and of the gateway's compose file."""
+    gateway = yaml.safe_load((ROOT / "examples" / "gateway" / "compose.yaml").read_text(encoding="utf-8"))
+    _, *command = gateway["services"]["gateway"]["healthcheck"]["test"]
+    return [*map(health_command, IMAGES), command]
+
+
+@pytest.mark.parametrize("command", health_programs(), ids=["broker", "mirror", "gateway"])
+def test_health_check_bypasses_the_proxy_of_the_environment(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, flag, code = command
+    assert (program, flag) == ("python", "-c")
+    with page_behind_proxy(monkeypatch) as (address, targets):
+        exec(code.replace("127.0.0.1:9404", address), {})  # noqa: S102 - the command of the image
+    assert targets == re.findall(r":9404(/\w+)", code)
 
 
 def test_broker_image_stores_data_in_its_volume_and_stops_on_sigterm() -> None:

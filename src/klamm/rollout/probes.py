@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import OffsetSpec, TopicPartition
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.display import counted
+from klamm.hosts import proxies_to
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.rollout.guards import LABEL, Figures, Guard, GuardKind, GuardOutcome, GuardResult, judge, statistic
 from klamm.rollout.record import RolloutState
@@ -184,7 +185,8 @@ class Probe:
 
     def _prometheus(self, guard: Guard, *_: object) -> Figures:
         query = urllib.parse.urlencode({"query": guard.subject})
-        values = prometheus_values(json.loads(_get(f"{guard.url}/api/v1/query?{query}")))
+        answer = _get(f"{guard.url}/api/v1/query?{query}", proxies_to(guard.url))
+        values = prometheus_values(json.loads(answer))
         if not values:
             raise NoDataError("the result of the query is empty")
         return Figures(now=next((value for value in values if not guard.limit.allows(value)), values[0]))
@@ -208,8 +210,8 @@ class Probe:
 
 
 def _page(address: str) -> list[str]:
-    """Return the lines of a page of metrics."""
-    return _get(f"http://{address}/metrics").decode().split("\n")
+    """Return the lines of a page of metrics. Like the brokers themselves, it is reached without a proxy."""
+    return _get(f"http://{address}/metrics", {}).decode().split("\n")
 
 
 def _sum(page: Sequence[str], guard: Guard) -> float | None:
@@ -256,8 +258,9 @@ def prometheus_values(document: Mapping[str, Any]) -> Sequence[float]:
         raise NoDataError(f"the server does not answer like Prometheus: {error!r}") from error
 
 
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310  # http and https only, see guards
+def _get(url: str, proxies: dict[str, str] | None) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    with opener.open(url, timeout=_TIMEOUT_S) as response:  # http and https only, see guards
         body: bytes = response.read()
     return body
 

@@ -20,6 +20,7 @@ from klamm.properties import SettingsError
 from klamm.rollout.guards import Figures, GuardKind, GuardOutcome, LimitBase, judge, parse_guard, statistic
 from klamm.rollout.probes import NoDataError, Probe, prometheus_values, samples
 from klamm.rollout.record import RolloutRecord, RolloutState, Wave
+from tests.support.page_behind_proxy import page_behind_proxy
 
 PASSED, FAILED, NO_DATA = GuardOutcome.PASSED, GuardOutcome.FAILED, GuardOutcome.NO_DATA
 
@@ -188,7 +189,7 @@ def test_increase_is_counted_for_each_page_from_0_without_a_sample(
     present = pages
     monkeypatch.setattr(
         "klamm.rollout.probes._get",
-        lambda url: "\n".join(present[urllib.parse.urlsplit(url).netloc]).encode(),
+        lambda url, _: "\n".join(present[urllib.parse.urlsplit(url).netloc]).encode(),
     )
     # when
     before, result = probe.before(guard, record)
@@ -293,7 +294,7 @@ def test_guard_on_clients_passes_only_if_all_of_them_pushed_since_the_wave(
     page: list[str], outcome: GuardOutcome, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    monkeypatch.setattr("klamm.rollout.probes._get", lambda _: "\n".join(page).encode())
+    monkeypatch.setattr("klamm.rollout.probes._get", lambda *_: "\n".join(page).encode())
     probe = Probe(create_autospec(AdminClient), now_ms=lambda: 2500)
     waves = (Wave(name="100%", settings={"USER:u": {"acks": "all"}}),)
     record = RolloutRecord(
@@ -307,7 +308,7 @@ def test_guard_on_clients_passes_only_if_all_of_them_pushed_since_the_wave(
 
 def test_push_of_any_age_is_a_figure_before_the_roll_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    monkeypatch.setattr("klamm.rollout.probes._get", lambda _: "\n".join(pushed("a", 5, 9)).encode())
+    monkeypatch.setattr("klamm.rollout.probes._get", lambda *_: "\n".join(pushed("a", 5, 9)).encode())
     record = RolloutRecord(
         id="a", waves=(Wave(name="1", settings={"TOPIC:t": {"k": "1"}}),), bake_ms=1, check_ms=1, metrics=("a",)
     )
@@ -316,6 +317,36 @@ def test_push_of_any_age_is_a_figure_before_the_roll_out(monkeypatch: pytest.Mon
     before, result = probe.before(parse_guard("clients: producer.latency max < 2x before"), record)
     # then
     assert (before, result.outcome) == ((5.0,), PASSED)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_prometheus_on_this_machine_is_asked_without_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b'{"status": "success", "data": {"resultType": "scalar", "result": [1, "0"]}}'
+    with page_behind_proxy(monkeypatch, page) as (address, targets):
+        guard = parse_guard(f"prometheus: http://{host}:{address.partition(':')[2]} up < 1")
+        record = RolloutRecord(id="a", waves=(Wave(name="100%", settings={}),), bake_ms=1, check_ms=1, wave=0)
+        result = Probe(create_autospec(AdminClient), now_ms=lambda: 0).evaluate(guard, record)
+    assert (result.outcome, targets) == (PASSED, ["/api/v1/query?query=up"])
+
+
+def test_prometheus_elsewhere_is_asked_through_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b'{"status": "success", "data": {"resultType": "scalar", "result": [1, "0"]}}'
+    with page_behind_proxy(monkeypatch, page) as (_, targets):
+        guard = parse_guard("prometheus: http://prometheus.example up < 1")
+        record = RolloutRecord(id="a", waves=(Wave(name="100%", settings={}),), bake_ms=1, check_ms=1, wave=0)
+        result = Probe(create_autospec(AdminClient), now_ms=lambda: 0).evaluate(guard, record)
+    assert (result.outcome, targets) == (PASSED, ["http://prometheus.example/api/v1/query?query=up"])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - leads to this machine, but is not loopback
+def test_metrics_pages_are_read_without_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with page_behind_proxy(monkeypatch, b"a_total 0\n") as (address, targets):
+        pages = (f"{host}:{address.partition(':')[2]}",)
+        waves = (Wave(name="100%", settings={}),)
+        record = RolloutRecord(id="a", waves=waves, bake_ms=1, check_ms=1, wave=0, metrics=pages)
+        guard = parse_guard("metrics: a_total < 1")
+        result = Probe(create_autospec(AdminClient), now_ms=lambda: 0).evaluate(guard, record)
+    assert (result.outcome, targets) == (PASSED, ["/metrics"])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from klamm.hosts import proxies_to
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _issued(endpoint: str, options: Mapping[str, str]) -> str:
     request = urllib.request.Request(  # noqa: S310  # the scheme was checked
         endpoint, data=urllib.parse.urlencode(form).encode(), headers={"Authorization": f"Basic {credentials}"}
     )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310  # see above
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies_to(endpoint)))
+    with opener.open(request, timeout=_TIMEOUT_S) as response:
         answer = json.load(response)
     if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
         raise OSError(f"{endpoint}: the response has no access_token")

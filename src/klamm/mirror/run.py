@@ -112,7 +112,7 @@ def _mirror(
     gave_up = False
     with (
         signals_as_event() if stop is None else contextlib.nullcontext(stop) as stopping,
-        tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
+        _private_directory() as directory,
         # Spark takes seconds to import and start. In that time, the control loops create topics and sync configs.
         loops,
     ):
@@ -132,6 +132,16 @@ def _mirror(
     final = loops.status.snapshot()
     (on_progress or lines.finish)(final)
     return EXIT_FAILED if gave_up else exit_code(final)
+
+
+def _private_directory() -> tempfile.TemporaryDirectory[str]:
+    """Create the directory of this process' files."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SparkFailedError(
+            f"Spark needs a temporary directory: {error.strerror or error}. Set TMPDIR to a directory that is writable"
+        ) from error
 
 
 def exit_code(flows: Sequence[FlowProgress]) -> int:

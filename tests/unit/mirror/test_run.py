@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tempfile
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
-from klamm.mirror.run import ProgressLines, signals_as_event
+from klamm.mirror.run import EXIT_FAILED, ProgressLines, run, signals_as_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class Followed:
@@ -110,3 +113,20 @@ def test_nohup_mirror_ignores_sighup() -> None:
             assert not stopping.is_set()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_mirror_without_a_temporary_directory_fails_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    file = tmp_path / "mm2.properties"
+    clusters = "clusters=A,B\nA.bootstrap.servers=127.0.0.1:1\nB.bootstrap.servers=127.0.0.1:1\nA->B.enabled=true\n"
+    file.write_text(clusters, encoding="utf-8")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    # when
+    code = run(file, stop=threading.Event())
+    # then
+    assert code == EXIT_FAILED
+    assert caplog.messages[-1] == (
+        "Spark needs a temporary directory: No such file or directory. Set TMPDIR to a directory that is writable"
+    )

@@ -280,7 +280,7 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
         directory: Private directory that exists as long as the session.
 
     Raises:
-        SparkFailedError: Spark does not start with these properties, or the JVM has ended.
+        SparkFailedError: Spark does not start with these properties or in this directory, or the JVM has ended.
         SettingsError: Speculation is enabled: two attempts of one task would run at the same time and write records
             twice.
     """
@@ -297,6 +297,11 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
         if _GATEWAY_EXITED in reason and output.last_words:
             reason = f"the JVM ended: {output.last_words}"
         raise SparkFailedError(f"Spark does not start{master and f' with {master}'}: {reason}") from error
+    except OSError as error:
+        raise SparkFailedError(
+            f"Spark does not start in {directory}: {error.strerror or error}. Set TMPDIR to a directory that has space "
+            "and in which programs can run (no mount option noexec)"
+        ) from error
     if (server := started.session.sparkContext._accumulatorServer) is not None:
         server.handle_error = _say_nothing  # type: ignore[method-assign]  # the JVM's end is reported elsewhere
     check_session(started.session)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -27,6 +29,26 @@ def test_unknown_spark_master_is_reported_in_one_line(tmp_path: Path, monkeypatc
     monkeypatch.setattr(session, "own_session", reject)
     with pytest.raises(SparkFailedError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
         session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)
+
+
+def test_directory_in_which_no_program_can_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with /tmp that is mounted with noexec: Spark's launcher is written there."""
+
+    def deny(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "spark-submit"))
+
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(session, "require_java", lambda: tmp_path)
+    monkeypatch.setattr(session, "quick_start", contextlib.nullcontext)
+    monkeypatch.setattr(session, "launch_gateway", deny)
+    with pytest.raises(SparkFailedError) as failure:
+        session.start_session({}, tmp_path)
+    assert str(failure.value) == (
+        f"Spark does not start in {tmp_path}: Permission denied. Set TMPDIR to a directory that has space and in which "
+        "programs can run (no mount option noexec)"
+    )
 
 
 @pytest.mark.parametrize("value", ["true", "True", " TRUE "])

@@ -103,6 +103,15 @@ def test_every_supported_python_has_wheels_and_unit_tests() -> None:
     assert ["3.11", *by_name["ci"]["unit"]["strategy"]["matrix"]["python"]] == classifiers
 
 
+def test_page_names_the_variables_that_the_bytes_of_a_package_depend_on() -> None:
+    page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
+    (rebuild,) = re.findall(r"^Anyone can check a file: .*?\n\n", page, re.DOTALL | re.MULTILINE)
+    (build,) = [
+        step for step in steps(ROOT / ".github" / "workflows" / "wheels.yml") if step.get("run") == "make wheel"
+    ]
+    assert [name for name in build["env"] if f"{name}=" not in rebuild] == []
+
+
 def test_release_tag_requires_version_changelog_and_data(tmp_path: Path) -> None:
     # given
     (tmp_path / "src" / "klamm").mkdir(parents=True)

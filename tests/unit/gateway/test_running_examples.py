@@ -129,6 +129,9 @@ def test_names_of_all_brokers_lead_to_the_one_port_with_the_certificate_for_them
     # then
     assert settings.advertised is not None
     assert settings.broker_hosts is not None
+    # DNS leads all names below the advertised one to the gateway. An upstream there would be the gateway itself.
+    hosts = [server.rpartition(":")[0] for server in settings.upstream.bootstrap_servers]
+    assert [host for host in hosts if f".{host}".endswith(f".{settings.advertised.host}")] == []
     names = [settings.advertised.host, f"*.{settings.advertised.host}"]
     assert settings.broker_hosts.host_of(7).partition(".")[2] == settings.advertised.host
     assert certificate["dnsNames"] == names

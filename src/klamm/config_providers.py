@@ -76,11 +76,14 @@ def _within(properties: Mapping[str, str], limit: str, read: Provider) -> Provid
             raise SettingsError(f"{limit}={properties[limit]}: expected absolute paths, {place} is relative")
 
     def limited(key: str, path: str, wanted: str) -> str | None:
-        # Symbolic links are not resolved, as in Kafka: mounted secrets are symbolic links.
+        if not allowed:
+            return read(key, path, wanted)
+        # Symbolic links are not resolved, as in Kafka: mounted secrets are symbolic links. The normalized path is read,
+        # because in the path as it is, ".." after a symbolic link leads to another place.
         normal = Path(os.path.normpath(path))
-        if allowed and not any(normal.is_relative_to(os.path.normpath(place)) for place in allowed):
+        if not any(normal.is_relative_to(os.path.normpath(place)) for place in allowed):
             raise SettingsError(f"{key}: {path} is not within {limit}={properties[limit]}")
-        return read(key, path, wanted)
+        return read(key, str(normal), wanted)
 
     return limited
 

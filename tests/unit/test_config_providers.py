@@ -93,6 +93,24 @@ def test_providers_read_only_allowed_paths(tmp_path: Path, java_class: str) -> N
         resolve(with_provider("p", java_class, **{"config.providers.p.param.allowed.paths": "here"}))
 
 
+@pytest.mark.parametrize("java_class", ["FileConfigProvider", "DirectoryConfigProvider"])
+def test_parent_of_a_symbolic_link_is_that_of_its_path(tmp_path: Path, java_class: str) -> None:
+    """As in Kafka. The kernel would read ``open/link/../s`` beside the directory to which the link leads."""
+    # given
+    for name, value in (("open", "allowed"), ("closed", "secret")):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "s").write_text(f"s={value}")
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "closed" / "sub")
+    place = "" if java_class.startswith("Dir") else "/s"
+    properties = with_provider("p", java_class, a=f"${{p:{tmp_path}/open/link/..{place}:s}}")
+    # when
+    unlimited = resolve(properties)["a"]
+    limited = resolve(properties | {"config.providers.p.param.allowed.paths": f"{tmp_path}/open"})["a"]
+    # then
+    assert unlimited.endswith("secret")
+    assert limited.endswith("allowed")
+
+
 def test_env_provider_reads_only_allowed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-887."""
     monkeypatch.setenv("KLAMM_TEST_USER", "alice")

@@ -15,6 +15,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from klamm.configs.values import JAVA_BLANKS
 from klamm.extras import MissingExtraError, require_extra
 from klamm.lazy_dataclass import dataclass
 from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRejectedError
@@ -106,7 +107,7 @@ class ClaimRules:
             TokenError: A claim is missing, is meant for another audience, or the token is not valid at this time.
         """
         principal = claims.get(self.principal_claim)
-        if not isinstance(principal, str) or not principal.strip():
+        if not isinstance(principal, str) or not principal.strip(JAVA_BLANKS):
             raise TokenError(f"the claim {self.principal_claim} contains no name")
         expires_at = self._check_times(claims, now_s)
         if self.issuer is not None and claims.get("iss") != self.issuer:
@@ -282,7 +283,9 @@ def _padded(key: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_signed(text: str, keys: Sequence[PyJWK], rules: ClaimRules, now_s: float) -> Token:
-    """Verify a signed token and return its content.
+    """Verify a signed token and return its content (Kafka's ``BrokerJwtValidator``).
+
+    As in Kafka, the principal of a signed token is trimmed, and that of an unsecured one is not.
 
     Raises:
         TokenError: The token is rejected.
@@ -297,7 +300,8 @@ def check_signed(text: str, keys: Sequence[PyJWK], rules: ClaimRules, now_s: flo
     fitting = [key for key in keys if _kind(key) == kind and key_id in (None, key.key_id)]
     if not any(_has_signed(key, algorithm, text) for key in fitting):
         raise TokenError(f"none of the issuer's {len(fitting)} keys that fit has signed it")
-    return rules.check(token.claims, now_s)
+    checked = rules.check(token.claims, now_s)
+    return Token(principal=checked.principal.strip(JAVA_BLANKS), expires_at_s=checked.expires_at_s)
 
 
 def _kind(key: PyJWK) -> str | None:

@@ -96,7 +96,7 @@ def test_invalid_first_message_is_rejected(message: bytes) -> None:
         (unsecured(claims("alice"), alg="None"), "algorithm none"),
         (unsecured(claims("alice")) + "c2ln", "no signature"),
         (RSA.sign(claims("alice")), "algorithm none"),
-        (unsecured(claims(" ")), "sub contains no name"),
+        (unsecured(claims(" \x01")), "sub contains no name"),
         (unsecured(claims("alice", sub=7)), "sub contains no name"),
         (unsecured(claims("alice", exp=None)), "exp is missing"),
         (unsecured(claims("alice", exp="soon")), "exp is no number"),
@@ -174,6 +174,7 @@ def test_signed_token_is_verified_with_the_issuers_key(issuer: Issuer) -> None:
         (RSA.sign(claims("alice"), kid="other"), STRICT, "0 keys"),
         (RSA.sign(claims("alice"), crit=["x"]), STRICT, "extensions"),
         (RSA.sign(claims("alice", iat=None)), STRICT, "iat is missing"),
+        (RSA.sign(claims(" \x01")), STRICT, "sub contains no name"),
         (RSA.sign(claims("alice", nbf=NOW + 100)), STRICT, "nbf is in the future"),
         (RSA.sign(claims("alice", exp=NOW - 31)), STRICT, "expired"),
         (RSA.sign(claims("alice", aud="other")), STRICT, "claim aud"),
@@ -216,6 +217,14 @@ def test_expected_audience_and_issuer_are_accepted() -> None:
     rules = ClaimRules(checks_audience=True, audiences={"us", "them"}, issuer="i", principal_claim="azp")
     token = EC.sign(claims("x", azp="alice", aud=["others", "us"], iss="i"), kid=None)
     assert check_signed(token, KEYS, rules, NOW).principal == "alice"
+
+
+@pytest.mark.parametrize("name", [" alice\t", "alice\x00", "\u00a0alice"])
+def test_principal_of_a_signed_token_only_is_trimmed(name: str) -> None:
+    """As in Kafka, by the rule of Java's ``String.trim``: ACLs for alice concern the signed tokens."""
+    signed = check_signed(RSA.sign(claims(name)), KEYS, STRICT, NOW)
+    unsigned = check_unsecured(unsecured(claims(name)), ClaimRules(), NOW)
+    assert (signed.principal, unsigned.principal) == (name if name[0] == "\u00a0" else "alice", name)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"keys": []}', '{"keys": [{"kty": "oct"}]}', '{"keys": [7]}',

@@ -11,6 +11,7 @@ OAUTHBEARER    Claim ``sub`` of the token (or another one)     Response without 
 =============  ==============================================  =======================================================
 
 GSSAPI and logins by delegation token are rejected with a message that names them: their principal is not in the bytes.
+So is an OAUTHBEARER token whose claim begins or ends with white space: Kafka trims it only if the token is signed.
 A client may log in again on the same connection (KIP-368).
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from klamm.configs.values import JAVA_BLANKS
 from klamm.protocol.errors import ProtocolError
 from klamm.security.oauth import Jwt, TokenError
 from klamm.security.principals import user_principal
@@ -106,4 +108,9 @@ class SaslReader:
             raise ProtocolError(f"A SASL token of mechanism {OAUTHBEARER} cannot be read: {error}") from error
         if not isinstance(subject, str) or not subject:
             raise ProtocolError(f"A SASL token of mechanism {OAUTHBEARER} has no claim {self._principal_claim}")
+        if subject != subject.strip(JAVA_BLANKS):
+            raise ProtocolError(
+                f"The claim {self._principal_claim} of a SASL token of mechanism {OAUTHBEARER} begins or ends with"
+                " white space: the upstream may trim it, so its principal is not known"
+            )
         return subject

@@ -84,6 +84,8 @@ def test_principal_stays_until_a_login_again_succeeds() -> None:
         ("SCRAM-SHA-512", b"n,,n=id,r=nonce,tokenauth=true", "delegation token"),
         ("OAUTHBEARER", b"n,,\x01auth=Bearer not.a-token\x01\x01", "cannot be read"),
         ("OAUTHBEARER", b"n,,\x01auth=Bearer " + jwt({}).encode() + b"\x01\x01", "no claim sub"),
+        ("OAUTHBEARER", bearer({"sub": " secret"}), "claim sub .* begins or ends with white space"),
+        ("OAUTHBEARER", bearer({"sub": "secret\x01"}), "claim sub .* begins or ends with white space"),
         ("", b"\0alice\0secret", "names no user"),
     ],
 )

@@ -168,7 +168,7 @@ def launch(conf: SparkConf, directory: Path, output: JvmOutput) -> Jvm:
     """Launch the JVM that pyspark uses from now on.
 
     Args:
-        conf: Configuration passed to ``spark-submit``.
+        conf: Configuration passed to ``spark-submit``, as process arguments that other users of the machine can read.
         directory: Private directory that exists as long as the JVM.
         output: Receiver of everything that the JVM and its workers print.
 
@@ -204,6 +204,8 @@ _PYTHON: Final = "spark.pyspark.python"
 _WORKER_PYTHON: Final = "PYSPARK_PYTHON"
 _DAEMON: Final = "spark.python.daemon.module"
 _LOG_LEVEL: Final = "spark.log.level"
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
+"""Names of keys whose values Spark hides in its own log and page (default of ``spark.redaction.regex``)."""
 _GATEWAY_EXITED: Final = "JAVA_GATEWAY_EXITED"
 
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -335,7 +337,11 @@ def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
 
 
 def own_session(properties: Mapping[str, str], directory: Path, output: JvmOutput) -> StartedSpark:
-    """Launch a JVM and start a session in it."""
+    """Launch a JVM and start a session in it.
+
+    Secrets are not among the arguments of the JVM's process. The session passes them to the JVM before Spark starts in
+    it, which is when Spark reads them.
+    """
     os.environ.setdefault("JAVA_HOME", str(require_java()))
     master = properties.get(MASTER, os.environ.get("MASTER", DEFAULT_MASTER))
     here = is_local(master)
@@ -346,9 +352,10 @@ def own_session(properties: Mapping[str, str], directory: Path, output: JvmOutpu
     builder = SparkSession.builder
     for key, value in keys.items():
         builder = builder.config(key, value)
+    arguments = [(key, value) for key, value in keys.items() if _SECRET.search(key) is None]
     with _worker_python(python), quick_start():
         began = time.monotonic()
-        jvm = launch(SparkConf().setAll(list(keys.items())), directory, output)
+        jvm = launch(SparkConf().setAll(arguments), directory, output)
         launched = time.monotonic()
         try:
             session = builder.getOrCreate()

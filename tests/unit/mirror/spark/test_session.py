@@ -60,3 +60,30 @@ def test_session_with_speculation_is_rejected_in_any_case(value: str) -> None:
 
 def test_session_without_speculation_is_accepted() -> None:
     session.check_session(Mock(sparkContext=Mock(getConf=lambda: SparkConf(loadDefaults=False, _jvm=None))))
+
+
+def test_secrets_reach_the_session_but_no_process_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    secrets = {
+        "spark.authenticate.secret": "s",
+        "spark.hadoop.fs.s3a.access.key": "s",
+        "spark.kubernetes.authenticate.oauthToken": "s",
+        "spark.ssl.keyStorePassword": "s",
+    }
+    properties = {"spark.master": "spark://host:7077", "spark.authenticate": "true", **secrets}
+    launch = Mock()
+    builder = Mock()
+    builder.config.return_value = builder
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    monkeypatch.setattr(session, "launch", launch)
+    monkeypatch.setattr(session, "quick_start", contextlib.nullcontext)
+    monkeypatch.setattr(session, "require_java", lambda: tmp_path)
+    monkeypatch.setattr(session, "SparkSession", Mock(builder=builder))
+    # when
+    session.own_session(properties, tmp_path, session.JvmOutput(passes_all=False))
+    # then
+    arguments = dict(launch.call_args.args[0].getAll())
+    assert arguments.items() >= (properties.items() - secrets.items())
+    assert not arguments.keys() & secrets.keys()
+    assert dict(call.args for call in builder.config.call_args_list).items() >= properties.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin import _quorum
 from klamm.admin._calls import check_topic, controller_change
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 FIRST_METADATA_WITHOUT_AUTO_CREATION = 4
 CONSUMER_REPLICA_ID = -1
+_FIRST_WITH_ISOLATION_LEVEL: Final = 2
+_FIRST_WITH_SPEC: Final = {-3: 7, -4: 8, -5: 9, -6: 11}
+"""First versions of ListOffsets with the largest timestamp (KIP-734), the earliest local offset (KIP-405), the latest
+tiered offset (KIP-1005) and the earliest pending upload offset (KIP-1023). An older broker takes them for a timestamp.
+"""
 _Outcomes: TypeAlias = "Mapping[str, KafkaApiError | None]"
 
 
@@ -245,14 +250,16 @@ async def list_offsets(
             isolation_level=int(read_committed),
             topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=some) for name, some in by_topic.items()],
         )
-        lowest = min(specs[partition] for partition in keys)
         response = await pool.send(
             request,
             ListOffsetsResponse,
             deadline=attempt,
             node_id=node_id,
             looked_up=True,
-            min_version=7 if lowest < MAX_TIMESTAMP_SPEC_ABOVE else 1,
+            min_version=max(
+                _FIRST_WITH_ISOLATION_LEVEL if read_committed else 1,
+                *(_FIRST_WITH_SPEC.get(specs[partition], 1) for partition in keys),
+            ),
         )
         return {
             TopicPartition(topic.name, partition.partition_index): result_of(
@@ -326,10 +333,6 @@ def _leaders(
         else api_error(errors.get(partition.topic, 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition.name)
         for partition in wanted
     }
-
-
-MAX_TIMESTAMP_SPEC_ABOVE = -2
-"""Specs below this one (-3, the largest timestamp) require version 7 (KIP-734)."""
 
 
 async def _metadata(

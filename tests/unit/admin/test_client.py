@@ -42,6 +42,8 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from klamm.protocol.messages.list_offsets import ListOffsetsResponse
+from klamm.protocol.types import TopicPartition
 from tests.support.stub_broker import CLOSE, NODE_ID, SILENCE, StubBroker
 
 if TYPE_CHECKING:
@@ -134,6 +136,25 @@ def test_missing_api_fails_without_fallback() -> None:
     ):
         admin.incremental_alter_configs({TOPIC: SET}).all().result(60)
     assert broker.requests(44) == broker.requests(33) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "read_committed", "last_version"),
+    [(-1, True, 1), (-3, False, 6), (-4, False, 7), (-5, False, 8), (-6, False, 10)],
+)
+def test_offset_spec_is_not_sent_to_a_broker_that_takes_it_for_a_timestamp(
+    spec: int, read_committed: bool, last_version: int
+) -> None:
+    """As in Kafka's ``ListOffsetsRequest.Builder``."""
+    partition = TopicPartition("stub", 0)
+    with (
+        StubBroker(versions={2: (1, last_version)}) as broker,
+        AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as admin,
+    ):
+        broker.answer(2, lambda _: ListOffsetsResponse())
+        with pytest.raises(UnsupportedVersionError, match=rf"ListOffsetsRequest 1-{last_version}"):
+            admin.list_offsets({partition: spec}, read_committed=read_committed).all().result(60)
+    assert broker.requests(2) == []
 
 
 def test_broker_configs_are_sent_to_that_broker(broker: StubBroker, admin: AdminClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import UUID
 
+from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.frames import body_position, read_request_header, response_header
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -20,6 +22,10 @@ from tests.support.wire import read_frames
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import pytest
+
+    from klamm.kafka_client.pool.calls import Deadline
+    from klamm.kafka_client.pool.node import PooledConnection
     from klamm.protocol.schema import Message
 
 NODE_ID: Final = 7
@@ -251,6 +257,16 @@ def form_cluster(brokers: Mapping[int, StubBroker]) -> None:
     )
     for broker in brokers.values():
         broker.answer(3, lambda _: answer)
+
+
+def take_turns(monkeypatch: pytest.MonkeyPatch, *node_ids: int) -> None:
+    """Let pools send the requests for any node to these nodes in turn, instead of the least loaded one."""
+    order = itertools.cycle(node_ids)
+
+    async def next_node(pool: ConnectionPool, deadline: Deadline) -> PooledConnection:
+        return await pool._nodes[next(order)].link(deadline)
+
+    monkeypatch.setattr(ConnectionPool, "_any_node", next_node)
 
 
 def produced_acks(requests: list[Request]) -> list[int]:

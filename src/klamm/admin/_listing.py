@@ -10,7 +10,7 @@ from klamm.admin._calls import check_topic
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
 from klamm.kafka_client.errors import CLUSTER_ERRORS, FATAL_ERRORS, ConnectionLostError, api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -43,15 +43,20 @@ async def describe_with_eligible_leaders(
     partition_limit: int,
     result: DescribeTopicsResult,
 ) -> None:
-    """Describe topics by pages of DescribeTopicPartitions (KIP-966), or by Metadata if the broker lacks it."""
-    offered = await pool.offered_versions(deadline)
-    if DescribeTopicPartitionsRequest.API_KEY not in offered:
-        await _topics.describe(pool, deadline, names, result=result)
-        return
+    """Describe topics by pages of DescribeTopicPartitions (KIP-966), or by Metadata if a broker lacks it.
+
+    Brokers may differ in version while they are upgraded, so any page may reach a broker without this API.
+    """
 
     async def ask(
         node_id: int | None, keys: list[str], attempt: Deadline
     ) -> Mapping[str, TopicDescription | KafkaApiError]:
+        try:
+            return await ask_pages(keys, attempt)
+        except UnsupportedVersionError:
+            return await _topics.request_descriptions(pool, node_id, keys, attempt)
+
+    async def ask_pages(keys: list[str], attempt: Deadline) -> Mapping[str, TopicDescription | KafkaApiError]:
         errors: dict[str, KafkaApiError] = {}
         descriptions: dict[str, TopicDescription] = {}
         async for topic in _pages(pool, attempt, keys, partition_limit):

@@ -179,20 +179,22 @@ async def describe(
     result: DescribeTopicsResult,
 ) -> None:
     """Describe the topics with one broker's metadata and settle them. This never creates a topic."""
-
-    async def ask(
-        node_id: int | None, keys: list[str], attempt: Deadline
-    ) -> Mapping[str, TopicDescription | KafkaApiError]:
-        response = await _metadata(pool, attempt, keys, node_id=node_id)
-        return {
-            topic.name: result_of(topic.error_code, None, _description(topic.name, topic))
-            for topic in response.topics
-            if topic.name is not None
-        }
-
     find = functools.partial(_quorum.find_current, pool, deadline, None) if is_current else None
+    ask = functools.partial(request_descriptions, pool)
     call = KeyedCall(what="Metadata", ask=ask, settle=result.settle, find=find, check=check_topic)
     await call.run(pool, deadline, names)
+
+
+async def request_descriptions(
+    pool: ConnectionPool, node_id: int | None, names: list[str], attempt: Deadline
+) -> Mapping[str, TopicDescription | KafkaApiError]:
+    """Return descriptions of topics, or their errors, from one Metadata response."""
+    response = await _metadata(pool, attempt, names, node_id=node_id)
+    return {
+        topic.name: result_of(topic.error_code, None, _description(topic.name, topic))
+        for topic in response.topics
+        if topic.name is not None
+    }
 
 
 async def list_all(

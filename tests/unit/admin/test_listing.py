@@ -12,7 +12,8 @@ from klamm.protocol.messages.describe_topic_partitions import (
 )
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesResponse
 from klamm.protocol.messages.list_groups import ListGroupsResponse
-from tests.support.stub_broker import SILENCE, Request, StubBroker, form_cluster
+from klamm.protocol.messages.metadata import MetadataResponse
+from tests.support.stub_broker import SILENCE, Request, StubBroker, form_cluster, take_turns
 
 Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
@@ -76,6 +77,32 @@ def test_broker_without_describe_topic_partitions_gets_metadata_request() -> Non
         described = admin.describe_topics(["stub"], include_eligible_leaders=True).all().result()["stub"]
     # then
     assert described.partitions[0].eligible_leader_replicas is None
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["new broker first", "old broker first"])
+def test_topics_are_described_while_brokers_differ_in_version(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    """With the new broker first, the second page is requested from the old one."""
+    # given
+    partitions = [MetadataResponse.MetadataResponsePartition(partition_index=index) for index in (0, 1)]
+    with StubBroker(versions={75: (0, 0)}) as new, StubBroker() as old:
+        answer = MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(node_id=node_id, host="127.0.0.1", port=broker.port)
+                for node_id, broker in ((1, new), (2, old))
+            ],
+            topics=[MetadataResponse.MetadataResponseTopic(name="a", partitions=partitions)],
+        )
+        new.answer(75, lambda _: page("a", [0], ("a", 1)))
+        for broker in (new, old):
+            broker.answer(3, lambda _: answer)
+        take_turns(monkeypatch, *order)
+        with AdminClient(new.bootstrap_servers) as admin:
+            # when
+            described = admin.describe_topics(["a"], include_eligible_leaders=True).all().result(60)
+    # then
+    assert [partition.partition for partition in described["a"].partitions] == [0, 1]
 
 
 def test_config_resources_are_listed_by_type() -> None:

@@ -19,7 +19,7 @@ from klamm.kafka_client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionL
 from klamm.kafka_client.pool.calls import Deadline
 from klamm.kafka_client.pool.rights import name_right
 from klamm.lazy_dataclass import dataclass
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
@@ -170,14 +170,17 @@ def result_of(error_code: int, error_message: str | None, value: Value) -> Value
 async def find_coordinators(
     pool: ConnectionPool, deadline: Deadline, group_ids: Iterable[str]
 ) -> Mapping[str, int | KafkaApiError]:
-    """Return the node id of each group's coordinator, or the error with which the cluster answers."""
-    offered = await pool.offered_versions(deadline)
-    if offered.get(FindCoordinatorRequest.API_KEY, (0, 0))[1] < _FIRST_WITH_SEVERAL_KEYS:
-        return {group_id: await _find_one(pool, deadline, group_id) for group_id in group_ids}
+    """Return the node id of each group's coordinator, or the error with which the cluster answers.
+
+    Brokers may differ in version while they are upgraded. So the broker that receives the request decides on its form.
+    """
     request = FindCoordinatorRequest(coordinator_keys=list(group_ids))
-    response = await pool.send(
-        request, FindCoordinatorResponse, deadline=deadline, min_version=_FIRST_WITH_SEVERAL_KEYS
-    )
+    try:
+        response = await pool.send(
+            request, FindCoordinatorResponse, deadline=deadline, min_version=_FIRST_WITH_SEVERAL_KEYS
+        )
+    except UnsupportedVersionError:
+        return {group_id: await _find_one(pool, deadline, group_id) for group_id in request.coordinator_keys}
     return {
         coordinator.key: result_of(coordinator.error_code, coordinator.error_message, coordinator.node_id)
         for coordinator in response.coordinators

@@ -13,13 +13,14 @@ import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings, PlainTransport, connect
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError, UnreadableResponseError
-from klamm.kafka_client.pool.keyed_calls import KeyedCall
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators
 from klamm.kafka_client.pool.pool import CONTROLLER, ConnectionPool
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.stub_broker import CLOSE, SILENCE, StubBroker, closed_after_versions
+from tests.support.stub_broker import CLOSE, SILENCE, StubBroker, closed_after_versions, form_cluster, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,6 +226,25 @@ def test_offered_versions_come_from_any_live_broker(cluster: Cluster) -> None:
         offered = [pool.submit(pool.offered_versions).result(20) for _ in range(5)]
     # then
     assert all(CREATE_TOPICS in versions for versions in offered)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["new broker first", "old broker first"])
+def test_coordinators_are_found_while_brokers_differ_in_version(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    # given
+    key = FindCoordinatorRequest.API_KEY
+    coordinator = FindCoordinatorResponse.Coordinator(key="g", node_id=1)
+    with StubBroker(versions={key: (0, 4)}) as new, StubBroker(versions={key: (0, 3)}) as old:
+        form_cluster({0: new, 1: old})
+        for broker in (new, old):
+            broker.answer(key, lambda _: FindCoordinatorResponse(coordinators=[coordinator], node_id=1))
+        take_turns(monkeypatch, *order)
+        with connected(new) as pool:
+            # when
+            places = pool.submit(lambda deadline: find_coordinators(pool, deadline, iter(["g"]))).result(20)
+    # then
+    assert places == {"g": 1}
 
 
 class _PatientBroker(StubBroker):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from klamm.admin.results import PerKeyResult
     from klamm.client_configs.description import EntityFilter
     from klamm.kafka_client.pool.calls import Deadline
+    from klamm.kafka_client.pool.node import PooledConnection
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
@@ -58,7 +59,6 @@ async def describe(
         UnsupportedVersionError: The broker does not announce the feature ``client.configs``.
         KafkaApiError: The broker rejects the filter.
     """
-    await _require_feature(pool, deadline)
     request = DescribeClientConfigsRequest(
         components=[
             DescribeClientConfigsRequest.ComponentData(
@@ -70,7 +70,9 @@ async def describe(
         resolve_entity=False,
         strict=entity_filter.strict,
     )
-    response = await pool.send(request, DescribeClientConfigsResponse, deadline=deadline)
+    response = await pool.send(
+        request, DescribeClientConfigsResponse, deadline=deadline, require=_require_feature, is_whole=True
+    )
     pool.check(response)
     return tuple(_description(entry) for entry in response.entries or [])
 
@@ -103,7 +105,6 @@ async def alter(
     Raises:
         UnsupportedVersionError: The broker does not announce the feature ``client.configs``.
     """
-    await _require_feature(pool, deadline)
 
     async def ask(
         node_id: int | None, keys: list[ClientConfigEntity], attempt: Deadline
@@ -111,7 +112,14 @@ async def alter(
         request = AlterClientConfigsRequest(
             entries=[_alteration(entity, alterations[entity]) for entity in keys], validate_only=validate_only
         )
-        response = await pool.send(request, AlterClientConfigsResponse, deadline=attempt, node_id=node_id)
+        response = await pool.send(
+            request,
+            AlterClientConfigsResponse,
+            deadline=attempt,
+            node_id=node_id,
+            require=_require_feature,
+            is_whole=True,
+        )
         return {_echoed(entry): result_of(entry.error_code, entry.error_message, None) for entry in response.entries}
 
     await KeyedCall(what="AlterClientConfigs", ask=ask, settle=result.settle).run(pool, deadline, alterations)
@@ -137,9 +145,9 @@ def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
     )
 
 
-async def _require_feature(pool: ConnectionPool, deadline: Deadline) -> None:
-    """Check the feature before sending: a broker without it reads the same bytes as a SCRAM request."""
-    if CLIENT_CONFIGS_FEATURE not in await pool.features(deadline):
+def _require_feature(link: PooledConnection) -> None:
+    """Raise an error for a broker without the feature, which would read the same bytes as a SCRAM request."""
+    if CLIENT_CONFIGS_FEATURE not in link.features:
         raise UnsupportedVersionError(
             f"The broker does not announce the feature {CLIENT_CONFIGS_FEATURE} (KIP-649). klamm's broker does,"
             " and so does klamm gateway with client.configs.enable=true"

@@ -23,6 +23,8 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
+from klamm.kafka_client.errors import UnreadableResponseError
+from klamm.protocol.codec import encode
 from klamm.protocol.errors import (
     ErrorCode,
     InvalidConfigError,
@@ -44,7 +46,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
 )
 from klamm.protocol.messages.list_offsets import ListOffsetsResponse
 from klamm.protocol.types import TopicPartition
-from tests.support.stub_broker import CLOSE, NODE_ID, SILENCE, StubBroker
+from tests.support.stub_broker import CLOSE, NODE_ID, SILENCE, StubBroker, form_cluster, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -386,6 +388,35 @@ def test_broker_without_client_configs_feature_gets_no_key_50_or_51() -> None:
         with pytest.raises(UnsupportedVersionError, match=r"client\.configs"):
             admin.alter_client_configs({alice: [ClientConfigOp("acks", "all")]}).all().result(60)
     assert broker.requests(50) == broker.requests(51) == []
+
+
+def test_client_configs_are_not_sent_to_a_broker_without_the_feature_beside_one_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a broker would read the request as one for SCRAM credentials."""
+    # given
+    alice = ClientConfigEntity.of_user("alice")
+    features = {"client.configs": (1, 1)}
+    with StubBroker(versions=VERSIONS, features=features) as new, StubBroker(versions=VERSIONS) as old:
+        form_cluster({1: new, 2: old})
+        new.answer(50, lambda _: DescribeClientConfigsResponse(entries=[]))
+        take_turns(monkeypatch, 1, 2)
+        with AdminClient(new.bootstrap_servers, timeout_ms=5_000) as admin:
+            # when
+            described = admin.describe_client_configs(EVERY_USER).result(60)
+            error = admin.alter_client_configs({alice: [ClientConfigOp("acks", "all")]}).all().exception(60)
+    # then
+    assert described == ()
+    assert isinstance(error, UnsupportedVersionError)
+    assert old.requests(50) == old.requests(51) == []
+
+
+def test_response_that_is_longer_than_client_configs_is_unreadable(broker: StubBroker, admin: AdminClient) -> None:
+    """It is that of the API for SCRAM credentials, which shares the key."""
+    response = bytes(encode(DescribeClientConfigsResponse(entries=[]), 0))
+    broker.answer(50, lambda _: response + b"\0")
+    with pytest.raises(UnreadableResponseError):
+        admin.describe_client_configs(EVERY_USER).result(60)
 
 
 def test_admin_client_is_thread_safe(broker: StubBroker, admin: AdminClient) -> None:

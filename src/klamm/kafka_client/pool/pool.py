@@ -216,6 +216,8 @@ class ConnectionPool:
         looked_up: bool = False,
         min_version: int = 0,
         max_version: int = 0x7FFF,
+        require: Callable[[PooledConnection], None] = lambda _: None,
+        is_whole: bool = False,
     ) -> AnyResponse:
         """Send a request to one broker and return its response. Retry after lost connections and transient errors.
 
@@ -231,6 +233,8 @@ class ConnectionPool:
                 raised immediately, so that the caller looks it up again.
             min_version: Lowest version that can carry the request.
             max_version: Highest version that the caller supports.
+            require: Function that raises an error for a connection on which the request must not be sent.
+            is_whole: See ``Connection.submit``.
 
         Raises:
             UnsupportedVersionError: The broker does not offer the API in a usable version.
@@ -242,9 +246,14 @@ class ConnectionPool:
 
         async def attempt() -> AnyResponse:
             link = await self.connection(deadline, node_id)
+            require(link)
             version = link.version_of(type(request), at_least=min_version, at_most=max_version)
             response = await link.call(
-                self._limited(request, deadline), response_class, version, timeout_s=deadline.left_s()
+                self._limited(request, deadline),
+                response_class,
+                version,
+                timeout_s=deadline.left_s(),
+                is_whole=is_whole,
             )
             code = getattr(response, "error_code", ErrorCode.NONE)
             if code in RETRIABLE_CODES:

@@ -298,11 +298,13 @@ def _replay_producers(
         segment.aborted.keep_below(start)
         if start < end_offset:
             _replay_segment(producers, segment, start, now_ms)
-    if saved == UNUSABLE:
-        # The unusable snapshot must be replaced now: once the log is long enough again, a later start would trust it.
-        # The aborted transactions that the new snapshot lets a start skip must be durable before.
+    if saved == UNUSABLE or start < recovery_point:
+        # Below the recovery point, nothing else makes the completed indexes durable. A later snapshot lets a start skip
+        # them.
         for segment in segments:
             segment.aborted.sync()
+    if saved == UNUSABLE:
+        # The unusable snapshot must be replaced now: once the log is long enough again, a later start would trust it.
         producers.save(directory, end_offset, durable=True)
 
 

@@ -17,7 +17,7 @@ from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.producers import PREVIOUS_SNAPSHOT, SNAPSHOT, AppendedBatch, ProducerStates
 from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all
 from tests.support.recorded_disk import RecordedDisk
-from tests.support.transactions import COMMIT, end, write
+from tests.support.transactions import ABORT, COMMIT, committed_values, end, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,6 +169,41 @@ def test_power_cut_during_appends_leaves_a_usable_producer_snapshot(
             (cut / "t-0" / name).write_text("damaged")
         crashable.open()
         assert found == _windows(crashable.log), (left.moment, left.operation)
+
+
+def test_aborted_records_stay_hidden_after_a_second_power_cut(tmp_path: Path) -> None:
+    """After the first one, the start from an earlier snapshot completes indexes below the recovery point again."""
+    # given
+    here, cut, again = tmp_path / "here", tmp_path / "cut", tmp_path / "again"
+    here.mkdir()
+    disk = RecordedDisk(here)
+    with disk.recording():
+        crashable = CrashableLogs(here, segment_bytes="700")
+        write(crashable.log, 1, "committed", sequence=0)
+        end(crashable.log, 1, COMMIT)
+        asyncio.run(flush_and_checkpoint(crashable))
+        write(crashable.log, 1, "aborted", sequence=1)
+        end(crashable.log, 1, ABORT)
+        assert len(crashable.log.segments) == 1
+        while len(crashable.log.segments) == 1:
+            crashable.log.append(batch("kept"))
+        asyncio.run(crashable.manager.flush(crashable.log))
+        _append(crashable.log, "late", 0, producer_id=3)
+        asyncio.run(crashable.manager.checkpoint())
+    for left in disk.cuts([len(disk.journal)] * 8, random.Random(0), fate="random"):
+        left.write(cut)
+        # when
+        once_more = RecordedDisk(cut)
+        with once_more.recording():
+            crashable = CrashableLogs(cut)
+            crashable.log.append(batch("kept"))
+            asyncio.run(flush_and_checkpoint(crashable))
+        # then
+        for last in once_more.cuts([len(once_more.journal)] * 8, random.Random(0), fate="random"):
+            last.write(again)
+            values = committed_values(CrashableLogs(again).log)
+            assert "aborted" not in values
+            assert values[:2] == ["committed", "kept"]
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])

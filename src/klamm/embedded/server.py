@@ -61,7 +61,10 @@ class EmbeddedServer(ABC):
         self._config = {key: config_text(key, value) for key, value in config.items()}
         self._check_config(listen)
         listen = self._config.pop(_LISTENERS, listen)
-        self._created_in = Path.cwd()
+        try:
+            self._created_in = Path.cwd()
+        except FileNotFoundError:  # removed
+            self._created_in = Path()
         self._given_dir = None if data_dir is None else self._created_in / data_dir
         self._data_dir = self._given_dir
         scheme, separator, self._listen = listen.rpartition("://")
@@ -261,7 +264,7 @@ class EmbeddedServer(ABC):
 
         None: that directory is gone, such as one that a test has created and removed.
         """
-        return self._created_in if self._created_in.is_dir() else None
+        return self._created_in if self._created_in.is_absolute() and self._created_in.is_dir() else None
 
     def _removed_dir(self, data_dir: Path) -> Path | None:
         """Return the directory that the process removes when this one has vanished; None means that it is kept."""

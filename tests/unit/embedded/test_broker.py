@@ -113,6 +113,16 @@ def test_broker_restarts_although_the_directory_that_it_was_created_in_is_gone(
         assert topics(broker) == {"kept"}
 
 
+def test_broker_can_be_created_in_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    broker = klamm.Broker(data_dir=tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    with broker:
+        assert broker.data_dir == tmp_path / "data"
+
+
 def test_killed_broker_restarts_with_acknowledged_data() -> None:
     with klamm.Broker() as broker:
         create_topic(broker, "kept")

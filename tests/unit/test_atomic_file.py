@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -31,6 +32,21 @@ def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     replace_file(path, "new")
     # then
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_mounted_file_is_overwritten_and_no_temporary_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(_path: Path, _target: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    (path := tmp_path / "page").write_text("old")
+    monkeypatch.setattr(type(path), "replace", replace)
+    replace_file(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["page"]
+    with pytest.raises(OSError, match="busy"):
+        replace_file(tmp_path / "another", "new")
 
 
 @pytest.mark.parametrize("exists", [True, False])

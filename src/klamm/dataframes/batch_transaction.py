@@ -123,7 +123,7 @@ class BatchTransaction:
     def abort(self) -> None:
         """Abort the transaction after a failure, so that readers need not wait until it times out.
 
-        No Produce request may be in flight: it would be appended after the abort. A transaction that has been
+        No request may be without a response: it could be appended after the abort. A transaction that has been
         committed, or fenced by a newer attempt, stays as it is. If the cluster does not respond, only a warning is
         logged: the next attempt aborts the transaction too.
         """

@@ -85,6 +85,8 @@ class BatchDelivery:
         self._known_at: dict[PartitionTuple, float] = {}
         """Time of the last acknowledgement of each partition."""
         self._failed: list[SequencedBatch] = []
+        self._has_lost = False
+        """Whether a request of batches that failed had no response, so that it may still be appended."""
 
     def send(self, batches: Iterable[SequencedBatch]) -> None:
         """Send batches. Some of them may still be in flight when this returns."""
@@ -104,10 +106,10 @@ class BatchDelivery:
             self._recover()
 
     def is_answered(self) -> bool:
-        """Wait for all responses, and return whether each request has succeeded. Nothing is sent again."""
+        """Wait for all responses, and return whether none is missing. Nothing is sent again."""
         while self._in_flight:
             self._wait()
-        return not self._failed
+        return not self._has_lost
 
     def _send_some(self) -> bool:
         """Send at most one request to each leader. Return False if none could be sent."""
@@ -199,6 +201,7 @@ class BatchDelivery:
     def _lose(self, connection: Connection) -> None:
         for some in self._in_flight.pop(connection, ()):
             self._failed += some
+            self._has_lost = True
 
     def _recover(self) -> None:
         """Wait for all other responses, then send what failed again."""
@@ -206,6 +209,7 @@ class BatchDelivery:
             self._wait()
         failed, self._failed = self._failed, []
         self._resend(sorted(failed, key=lambda each: each.number))
+        self._has_lost = False  # a broker takes a late request for a duplicate
         self._known_at |= dict.fromkeys((each.where for each in failed), self._clock())
 
 

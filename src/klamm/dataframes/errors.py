@@ -21,3 +21,7 @@ DATA_LOSS_HINT: Final = ". Set failOnDataLoss=false to skip the missing records"
 
 class WritingError(Exception):
     """Records cannot be written, and continuing without them would be wrong."""
+
+
+class UnansweredError(WritingError):
+    """The cluster did not answer in time, so a request may still take effect."""

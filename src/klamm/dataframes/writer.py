@@ -11,7 +11,7 @@ import numpy as np
 
 from klamm.dataframes.batches import BATCH_BYTES, RECORD_OVERHEAD, RowBatch, batches_of
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
-from klamm.dataframes.errors import WritingError
+from klamm.dataframes.errors import UnansweredError, WritingError
 from klamm.dataframes.rows import NO_PARTITION, Rows, joined, lengths
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
@@ -174,8 +174,9 @@ class TargetCluster:
         """Repeat an action until the cluster answers.
 
         Raises:
-            WritingError: The cluster does not answer in time, or rejects the action permanently. A rejected login is
-                not repeated: some servers lock an account after a few.
+            UnansweredError: The cluster does not answer in time.
+            WritingError: It rejects the action permanently. A rejected login is not repeated: some servers lock an
+                account after a few.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
@@ -192,7 +193,7 @@ class TargetCluster:
 
     def _wait(self, error: Exception, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise WritingError(f"Not within {self._patience_s:g} s (kafka.delivery.timeout.ms): {error}") from error
+            raise UnansweredError(f"Not within {self._patience_s:g} s (kafka.delivery.timeout.ms): {error}") from error
         time.sleep(_RETRY_S)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
+from klamm.dataframes.errors import WritingError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
@@ -185,6 +186,33 @@ def test_failed_task_waits_for_its_requests_and_sends_nothing_again(
     assert result is is_answered
     assert rig.resent == []
     assert len(rig.node.sent) == 2
+
+
+def test_lost_request_may_be_appended_until_its_batches_are_sent_again(rig: Rig) -> None:
+    """A transaction must not be aborted before: the late request would be appended behind the abort."""
+    # given
+    errors = [WritingError("rejected")]
+
+    def resend(_: object) -> None:
+        if errors:
+            raise errors.pop()
+
+    rig.delivery._resend = resend
+    # when: a rejection is definite
+    rig.node.script = deque([{0: int(ErrorCode.MESSAGE_TOO_LARGE)}])
+    rig.delivery.send([batch(0)])
+    with pytest.raises(WritingError):
+        rig.delivery.finish()
+    # then
+    assert rig.delivery.is_answered()
+    # when
+    errors.append(WritingError("no answer"))
+    rig.node.script = deque([LOST])
+    rig.delivery.send([batch(1)])
+    with pytest.raises(WritingError):
+        rig.delivery.finish()
+    # then
+    assert not rig.delivery.is_answered()
 
 
 def test_all_batches_of_a_lost_connection_are_sent_again(rig: Rig) -> None:

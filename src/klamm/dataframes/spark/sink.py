@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from klamm.dataframes.batch_transaction import BatchTransaction
-from klamm.dataframes.errors import WritingError
+from klamm.dataframes.errors import UnansweredError, WritingError
 from klamm.dataframes.rows import WRITTEN, rows_of
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.lazy_dataclass import dataclass
@@ -149,8 +149,8 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
             if writer.any_partition is not None:
                 transaction.commit(writer.any_partition, count)
         transaction.check_repeated(count)
-    except Exception:
-        if writer is not None and writer.is_answered():
+    except Exception as error:
+        if writer is not None and not isinstance(error, UnansweredError) and writer.is_answered():
             transaction.abort()
         raise
     finally:

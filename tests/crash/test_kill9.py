@@ -62,6 +62,8 @@ def test_acknowledged_requests_survive_many_kills(crashing: Cluster) -> None:
     for kill in range(_KILLS):
         # when
         workers = story.start_workers()
+        if kill == 0:
+            wait_until(lambda: story.acknowledged_changes() > 0, timeout_s=60, what="values that are no defaults")
         if kill == _KILLS - 1:  # a slow disk acknowledges little in the short time before each kill
             wait_until(story.has_load, timeout_s=60, what="records, changes of configs and topics")
         time.sleep(moments.uniform(*_MOMENTS_S))
@@ -87,7 +89,7 @@ def test_config_changes_survive_many_kills(crashing: Cluster) -> None:
         # when
         workers = story.start_alterers()
         if kill == 0:
-            wait_until(lambda: story.acknowledged_changes() > 0, timeout_s=30, what="values that are no defaults")
+            wait_until(lambda: story.acknowledged_changes() > 0, timeout_s=60, what="values that are no defaults")
         if kill == _KILLS_OF_CONFIG_CHANGES - 1:  # a slow disk acknowledges few in the short time before each kill
             wait_until(lambda: story.acknowledged_changes() > enough, timeout_s=60, what=f"{enough} changes")
         time.sleep(moments.uniform(*_SHORT_MOMENTS_S))

@@ -153,7 +153,7 @@ class MirrorProcess:
         """Return Spark's Python workers that are connected to a broker's port."""
         return spark_processes.workers(self.process.pid, port)
 
-    def wait_for(self, text: str, timeout_s: float = 120) -> None:
+    def wait_for(self, text: str, timeout_s: float = 300) -> None:
         """Wait until its output contains a text."""
         wait_until(lambda: text in self.text(), timeout_s=timeout_s, what=repr(text), alive=self._check_alive)
 

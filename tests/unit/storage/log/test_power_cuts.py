@@ -169,6 +169,7 @@ def test_power_cut_during_appends_leaves_a_usable_producer_snapshot(
             (cut / "t-0" / name).write_text("damaged")
         crashable.open()
         assert found == _windows(crashable.log), (left.moment, left.operation)
+        crashable.pool.close()
 
 
 def test_aborted_records_stay_hidden_after_a_second_power_cut(tmp_path: Path) -> None:
@@ -198,10 +199,13 @@ def test_aborted_records_stay_hidden_after_a_second_power_cut(tmp_path: Path) ->
             crashable = CrashableLogs(cut)
             crashable.log.append(batch("kept"))
             asyncio.run(flush_and_checkpoint(crashable))
+        crashable.pool.close()
         # then
         for last in once_more.cuts([len(once_more.journal)] * 8, random.Random(0), fate="random"):
             last.write(again)
-            values = committed_values(CrashableLogs(again).log)
+            found = CrashableLogs(again)
+            values = committed_values(found.log)
+            found.pool.close()
             assert "aborted" not in values
             assert values[:2] == ["committed", "kept"]
 

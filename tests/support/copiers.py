@@ -9,6 +9,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
+from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.spark.worker import new_copier
 
@@ -46,6 +47,7 @@ def copy_settings(
     return CopySettings(
         flow=f"{alias}->B",
         source_alias=alias,
+        connector=CONNECTOR,
         source=ConnectionSettings(bootstrap_servers=tuple(source.split(",")), client_id="copier"),
         target=ConnectionSettings(bootstrap_servers=tuple(target.split(",")), client_id="copier"),
         source_offsets_topic=f"mm2-offsets.{alias}.internal",

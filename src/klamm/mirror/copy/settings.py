@@ -13,7 +13,6 @@ from klamm.mirror.copy.equal_offsets import ReplaySettings, ReplicaSettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.definitions import IsolationLevel, OnSourceLoss, SyncsLocation
 
@@ -30,7 +29,7 @@ class CopySettings:
     flow: str
     """Name of the flow, ``A->B``."""
     source_alias: str
-    connector: str = CONNECTOR
+    connector: str
     """Name of MirrorMaker's source connector in the keys of source offsets."""
     source: ConnectionSettings
     target: ConnectionSettings

@@ -15,7 +15,6 @@ from klamm.mirror.filters import (
     EqualOffsetsConfigFilter,
     TopicSelection,
 )
-from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import ClientProperties, of_flow
 from klamm.mirror.settings.definitions import (
@@ -87,7 +86,7 @@ class FlowSettings:
     """Alias of the source in names of topics and in the mirror's records (``source.cluster.alias``). May be empty."""
     target_alias: str
     """Alias of the target in names of topics and in the mirror's records (``target.cluster.alias``). May be empty."""
-    connector: str = CONNECTOR
+    connector: str
     """``klamm.source.connector.name``: name of MirrorMaker's source connector in the keys of source offsets."""
     policy: ReplicationPolicy
     selection: TopicSelection

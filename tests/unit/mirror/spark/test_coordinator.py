@@ -17,6 +17,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
+from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.spark import leases, shipping, worker
@@ -53,6 +54,7 @@ def share(partitions: int) -> FlowShare:
     settings = CopySettings(
         flow="A->B",
         source_alias="A",
+        connector=CONNECTOR,
         source=connection,
         target=connection,
         source_offsets_topic="p",

@@ -12,6 +12,7 @@ from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
+from klamm.mirror.naming import CONNECTOR
 from klamm.mirror.spark.leases import FlowShare, PartitionGroup, from_json, partition_groups, to_json
 from klamm.server.listeners import Address
 
@@ -22,6 +23,7 @@ def share(flow: str, partitions: int) -> FlowShare:
     settings = CopySettings(
         flow=flow,
         source_alias=flow[0],
+        connector=CONNECTOR,
         source=connection,
         target=connection,
         source_offsets_topic="p",

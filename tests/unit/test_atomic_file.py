@@ -34,9 +34,7 @@ def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_mounted_file_is_overwritten_and_no_temporary_file_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mounted_file_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def replace(_path: Path, _target: Path) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 

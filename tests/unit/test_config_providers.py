@@ -94,7 +94,7 @@ def test_providers_read_only_allowed_paths(tmp_path: Path, java_class: str) -> N
 
 
 @pytest.mark.parametrize("java_class", ["FileConfigProvider", "DirectoryConfigProvider"])
-def test_parent_of_a_symbolic_link_is_that_of_its_path(tmp_path: Path, java_class: str) -> None:
+def test_allowed_paths_apply_to_normalized_path(tmp_path: Path, java_class: str) -> None:
     """As in Kafka. The kernel would read ``open/link/../s`` beside the directory to which the link leads."""
     # given
     for name, value in (("open", "allowed"), ("closed", "secret")):

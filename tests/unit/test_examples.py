@@ -77,15 +77,13 @@ def test_gitops_workflow_applies_one_merge_at_a_time() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("plan_code", "gh_code", "expected"), [(0, 0, 0), (3, 0, 3), (0, 1, 1), (3, 1, 1)])
-def test_gitops_step_fails_if_the_plan_or_its_comment_fails(
-    tmp_path: Path, plan_code: int, gh_code: int, expected: int
-) -> None:
+def test_gitops_step_fails_with_plan_or_comment(tmp_path: Path, plan_code: int, gh_code: int, expected: int) -> None:
     code, comment = commented(tmp_path, plan="### klamm plan\n", plan_code=plan_code, gh_code=gh_code)
     assert (code, comment) == (expected, "### klamm plan\n")
 
 
 @pytest.mark.process
-def test_gitops_step_cuts_a_plan_that_is_too_long_for_a_comment(tmp_path: Path) -> None:
+def test_gitops_step_truncates_long_plan(tmp_path: Path) -> None:
     # given
     line = "+ topic größe: created"
     plan = "\n".join(["```diff", *[line] * 4_000, "```", ""])

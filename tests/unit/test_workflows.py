@@ -103,7 +103,7 @@ def test_every_supported_python_has_wheels_and_unit_tests() -> None:
     assert ["3.11", *by_name["ci"]["unit"]["strategy"]["matrix"]["python"]] == classifiers
 
 
-def test_page_names_the_variables_that_the_bytes_of_a_package_depend_on() -> None:
+def test_releasing_page_names_variables_of_reproducible_builds() -> None:
     page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
     (rebuild,) = re.findall(r"^Anyone can check a file: .*?\n\n", page, re.DOTALL | re.MULTILINE)
     (build,) = [

@@ -144,9 +144,7 @@ def test_missing_api_fails_without_fallback() -> None:
     ("spec", "read_committed", "last_version"),
     [(-1, True, 1), (-3, False, 6), (-4, False, 7), (-5, False, 8), (-6, False, 10)],
 )
-def test_offset_spec_is_not_sent_to_a_broker_that_takes_it_for_a_timestamp(
-    spec: int, read_committed: bool, last_version: int
-) -> None:
+def test_unknown_offset_spec_is_not_sent_to_older_broker(spec: int, read_committed: bool, last_version: int) -> None:
     """As in Kafka's ``ListOffsetsRequest.Builder``."""
     partition = TopicPartition("stub", 0)
     with (

@@ -233,7 +233,7 @@ async def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> No
     assert left_alone == before
 
 
-async def test_broker_that_cannot_start_closes_its_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_broker_start_closes_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     closed: list[object] = []
 

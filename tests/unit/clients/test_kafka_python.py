@@ -245,7 +245,7 @@ def test_configs_are_followed_after_errors_of_the_applications_login() -> None:
         assert configs.effective == {ACKS: "all"}
 
 
-def test_first_request_that_was_not_sent_is_repeated() -> None:
+def test_unsent_first_request_is_retried() -> None:
     has_changed = threading.Event()
     configs = producer_configs()
     with contextlib.closing(NetworkSelector()) as net:

@@ -173,7 +173,7 @@ def test_duplicate_sequence_number_is_acknowledged(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("answers", "is_answered"), [([{}, {}], True), ([{}, LOST], False)])
-def test_failed_task_waits_for_its_requests_and_sends_nothing_again(
+def test_failed_task_awaits_responses_without_retries(
     rig: Rig, answers: list[dict[int, int] | object], is_answered: bool
 ) -> None:
     # given

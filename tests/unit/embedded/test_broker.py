@@ -82,7 +82,7 @@ def test_every_broker_id_has_an_address_and_a_restart_keeps_ports_and_data(broke
         assert broker.pid != pid
 
 
-def test_restart_after_a_change_of_the_working_directory_keeps_data_and_relative_settings(
+def test_restart_in_another_working_directory_keeps_data_and_relative_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
@@ -100,7 +100,7 @@ def test_restart_after_a_change_of_the_working_directory_keeps_data_and_relative
         assert broker.data_dir == tmp_path / "data"
 
 
-def test_broker_restarts_although_the_directory_that_it_was_created_in_is_gone(
+def test_broker_restarts_after_removal_of_its_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -113,7 +113,7 @@ def test_broker_restarts_although_the_directory_that_it_was_created_in_is_gone(
         assert topics(broker) == {"kept"}
 
 
-def test_broker_can_be_created_in_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_is_created_in_removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

@@ -74,7 +74,7 @@ LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, fastest_eve
 
 
 @LOOPS
-def test_connection_above_the_limit_closes_the_oldest_whose_response_is_unread(
+def test_connection_above_limit_closes_oldest_with_unread_response(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def run() -> tuple[bytes, list[bool]]:
@@ -101,7 +101,7 @@ def test_connection_above_the_limit_closes_the_oldest_whose_response_is_unread(
 
 
 @LOOPS
-def test_connection_whose_response_is_unread_is_closed_after_the_time_limit(
+def test_connection_with_unread_response_is_closed_after_time_limit(
     new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> bool:

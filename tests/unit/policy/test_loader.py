@@ -178,14 +178,14 @@ def test_policy_load_failure_names_key_and_reason(name: str, reason: str) -> Non
         ("flow.policy.class.name", "ComputesNothing"),
     ],
 )
-def test_policy_that_cannot_be_used_is_closed(key: str, name: str) -> None:
+def test_unusable_policy_is_closed(key: str, name: str) -> None:
     specs = read_specs({key: f"house_rules:{name}"}, GATEWAY_KINDS)
     with pytest.raises(PolicyLoadError):
         load_policy(specs[0], {})
     assert sys.modules["house_rules"].Closed.closed == [name]
 
 
-def test_policy_that_cannot_be_used_and_fails_to_close_reports_both() -> None:
+def test_unusable_policy_reports_failed_close() -> None:
     warnings: list[str] = []
     (spec,) = read_specs({CREATE_TOPIC_POLICY: "house_rules:FailsToClose"})
     with pytest.raises(PolicyLoadError, match="no such directory"):

@@ -514,7 +514,7 @@ MECHANISMS = "sasl.enabled.mechanisms"
         ("x.max.connections", "5", None, None),
     ],
 )
-def test_limit_of_a_broker_config_holds_for_a_listener_that_sets_it(
+def test_limit_of_broker_config_applies_to_listener_prefix(
     name: str, value: str | None, violation: str | None, correction: str | None
 ) -> None:
     # given

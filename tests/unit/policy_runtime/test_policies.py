@@ -557,7 +557,7 @@ async def test_hanging_policy_creations_start_a_bounded_number_of_threads_and_ar
         ("all", {"policy.reload.interval.ms": "often"}, "Invalid value often"),
     ],
 )
-async def test_policy_that_cannot_be_used_is_closed(name: str, more: dict[str, str], fault: str, rules: Any) -> None:
+async def test_unusable_policy_is_closed(name: str, more: dict[str, str], fault: str, rules: Any) -> None:
     with pytest.raises(PolicyLoadError, match=fault):
         await PolicyRuntime.load({CREATE_KEY: getattr(rules, name), **more})
     wait_until(lambda: len(rules.module.CLOSED) == 1, timeout_s=30, what="the policy to be closed")

@@ -34,7 +34,7 @@ async def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatc
     assert ran == ["last"]
 
 
-async def test_interrupted_worker_without_a_call_still_runs_the_last_one() -> None:
+async def test_interrupted_idle_worker_runs_last_call() -> None:
     ran: list[str] = []
     worker = PolicyWorker("klamm-policy-Idle")
     outcome = worker.begin(lambda: ran.append("call"))

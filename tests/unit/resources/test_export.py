@@ -88,7 +88,7 @@ def test_plan_of_an_export_is_empty(output: str, tmp_path: Path, capsys: pytest.
         )
 
 
-def test_export_replaces_the_file_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_export_keeps_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     (file := tmp_path / "topics.yaml").write_text("old")
     found = Observation(resources={ResourceKey(Kind.TOPIC, "orders"): topic()})

@@ -29,7 +29,7 @@ def test_leader_is_kept_when_replicas_are_removed_from_the_fullest_rack() -> Non
         ((3, 4), 1, (3,)),
     ],
 )
-def test_replicas_on_brokers_that_are_not_alive_are_removed_first(
+def test_replicas_on_dead_brokers_are_removed_first(
     replicas: tuple[int, ...], factor: int, kept: tuple[int, ...]
 ) -> None:
     assert new_replicas(replicas, factor, {1: None, 2: None}, {1: 10, 2: 12, 3: 5}) == kept

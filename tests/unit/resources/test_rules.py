@@ -24,7 +24,7 @@ def judged(tmp_path: Path, rules: str, declared: Declared, existing: Existing, o
     return RulesFile(file, "User:anna").judge(plan_resources([declared], resources, ownership), resources)
 
 
-def test_removed_config_is_judged_by_the_value_that_is_inherited_then(tmp_path: Path) -> None:
+def test_removed_config_is_judged_by_inherited_value(tmp_path: Path) -> None:
     # given
     own = CurrentValue(value="1000", origin="topic", is_own=True, inherited="604800000")
     # when

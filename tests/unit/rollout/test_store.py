@@ -186,9 +186,7 @@ def test_record_is_sent_again_if_its_topic_is_unknown_at_the_commit(
     assert len(topic.records) == 1
 
 
-def test_writer_that_others_fence_until_the_time_limit_names_them(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_fenced_until_time_limit_reports_conflict(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     def fence(_: TransactionalTopic, position: int) -> tuple[list[Record], int]:
         raise TransactionLostError("EndTxn for __klamm_rollouts: PRODUCER_FENCED")

@@ -108,7 +108,7 @@ def test_plain_value_of_a_completed_roll_out_changes_no_client(number: int) -> N
     assert changed == [client_class(client, "acks") < (1000, 5000, 10_000)[number] for client in clients]
 
 
-def test_client_that_has_the_value_of_a_completed_roll_out_is_not_concerned() -> None:
+def test_client_with_value_of_completed_roll_out_is_not_concerned() -> None:
     # given
     present: Values = {"USER:a": {"rollout.acks": "100:all"}, "USER:b": {}}
     waves = waves_of_clients({"USER:a": {"acks": "all"}, "USER:b": {"acks": "all"}}, present, (10, 100))

@@ -123,7 +123,7 @@ def test_each_entity_is_echoed_with_its_outcome(broker: Broker) -> None:
     assert [str(entity) for entity in broker.service.configs] == ["user 'bob'"]
 
 
-def test_entry_with_too_many_parts_does_not_affect_others(broker: Broker) -> None:
+def test_entry_with_too_many_ops_is_rejected_alone(broker: Broker) -> None:
     """K649-59: One bad op -> nothing of that entry is applied; entries are independent."""
     removals = [Op(key=f"key{number}", value="", remove=True) for number in range(1_001)]
     answer = broker.alter(

@@ -32,7 +32,7 @@ ERRORS = (BrokenPipeError(errno.EPIPE, "Broken pipe"), OSError(errno.ENOSPC, "No
 
 @pytest.mark.parametrize("error", ERRORS, ids=str)
 @pytest.mark.parametrize("verdicts", [[VERDICT], []], ids=["verdict", "result"])
-def test_verify_does_not_report_it_as_an_error_of_a_cluster_or_the_file(
+def test_verify_reports_no_cluster_error_with_unwritable_stdout(
     verdicts: list[PartitionVerdict], error: OSError, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "verify_flow", lambda *_, **__: iter(verdicts))
@@ -40,7 +40,7 @@ def test_verify_does_not_report_it_as_an_error_of_a_cluster_or_the_file(
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=str)
-def test_cutover_does_not_report_it_as_an_error_of_a_cluster_or_the_file(
+def test_cutover_reports_no_cluster_error_with_unwritable_stdout(
     error: OSError, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutover, "both_sides", lambda _: contextlib.nullcontext())
@@ -49,7 +49,7 @@ def test_cutover_does_not_report_it_as_an_error_of_a_cluster_or_the_file(
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=str)
-def test_status_does_not_report_it_as_an_error_of_a_cluster(
+def test_status_reports_no_cluster_error_with_unwritable_stdout(
     error: OSError, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(_: Any) -> None:

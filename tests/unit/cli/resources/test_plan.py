@@ -194,7 +194,7 @@ def test_broker_default_waits_for_the_topic_that_inherits_it(
         ("local.retention.ms: -2", "configs: {local.retention.ms: {max: 1d}}"),
     ],
 )
-def test_rules_judge_a_topic_by_the_configs_that_it_sets_and_the_file_does_not(
+def test_rules_judge_undeclared_configs_of_topic(
     run: Run, address: str, declared: str, rule: str, tmp_path: Path
 ) -> None:
     # given

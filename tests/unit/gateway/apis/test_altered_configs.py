@@ -306,7 +306,7 @@ def test_blanks_in_lists_count_as_in_the_upstream(
     ],
 )
 @pytest.mark.parametrize("resource_type", [ResourceType.TOPIC, ResourceType.BROKER])
-def test_policy_sees_each_result_that_undescribed_blanks_of_a_list_can_cause(
+def test_policy_sees_each_possible_result_of_subtract(
     resource_type: ResourceType, subtracted: str, is_klamm: bool, results: list[str]
 ) -> None:
     """Kafka describes ``compact, delete`` as ``compact,delete``, but subtracts ``delete`` only from the latter."""
@@ -326,7 +326,7 @@ def test_policy_sees_each_result_that_undescribed_blanks_of_a_list_can_cause(
     assert context.forwarded[-1].resources[0].configs == change.configs
 
 
-def test_change_is_denied_if_blanks_of_a_list_could_make_it_break_a_rule() -> None:
+def test_subtract_is_denied_if_one_possible_result_breaks_rule() -> None:
     class Policies(FakePolicies):
         async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
             self.denied = {"a"} if details.result["cleanup.policy"] != "compact" else set()

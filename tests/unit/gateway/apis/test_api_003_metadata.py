@@ -146,7 +146,7 @@ def test_only_allowed_topics_are_created(
         (MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=None, topic_id=UUID(int=1))]), 12, False),
     ],
 )
-def test_request_that_creates_no_topic_is_forwarded_as_received(
+def test_metadata_request_without_creation_is_forwarded_unread(
     request_: MetadataRequest, version: int, *, is_judged: bool
 ) -> None:
     """The response has all topics of the cluster. Decoded for each of many consumers, it would fill the memory."""

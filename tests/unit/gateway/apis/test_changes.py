@@ -319,9 +319,7 @@ def requests_with(error_code: int) -> Iterator[tuple[Message, Message]]:
 
 @pytest.mark.parametrize("existed", [True, False])
 @pytest.mark.parametrize("is_by_id", [True, False])
-def test_deletion_of_a_topic_that_a_new_controller_does_not_find_is_not_confirmed(
-    *, is_by_id: bool, existed: bool
-) -> None:
+def test_deletion_of_topic_repeated_by_new_controller_is_unconfirmed(*, is_by_id: bool, existed: bool) -> None:
     """A broker repeats its request at a new controller, which rejects what the first try has changed."""
     # given
     named: dict[str, Any] = {"topic_id": id_of("t")} if is_by_id else {"name": "t"}
@@ -335,7 +333,7 @@ def test_deletion_of_a_topic_that_a_new_controller_does_not_find_is_not_confirme
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_partitions_that_a_new_controller_finds_are_not_confirmed(count: int) -> None:
+def test_partitions_repeated_by_new_controller_are_unconfirmed(count: int) -> None:
     request = CreatePartitionsRequest(topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=count)])
     rejected = CreatePartitionsResponse.CreatePartitionsTopicResult(name="t", error_code=ErrorCode.INVALID_PARTITIONS)
     recorded = changes(request, CreatePartitionsResponse(results=[rejected]), FakeAdmin({"t": [[1]]}))
@@ -561,7 +559,7 @@ def test_credentials_have_iterations_and_no_password() -> None:
 
 
 @pytest.mark.parametrize("existed", [True, False])
-def test_deletion_of_a_credential_that_a_new_controller_does_not_find_is_not_confirmed(*, existed: bool) -> None:
+def test_deletion_of_credential_repeated_by_new_controller_is_unconfirmed(*, existed: bool) -> None:
     class Admin:
         def describe_user_scram_credentials(self, users: Any) -> PerKeyResult[str, Any]:
             result: PerKeyResult[str, Any] = PerKeyResult(users)

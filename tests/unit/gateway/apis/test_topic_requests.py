@@ -516,7 +516,7 @@ def test_policy_sees_final_replicas_of_reassignment_in_progress(
     ],
 )
 @pytest.mark.parametrize("is_enforced", [False, True])
-def test_partitions_with_replicas_that_no_policy_has_seen_are_added_in_audit_mode_only(
+def test_undecidable_partitions_are_added_in_audit_mode_only(
     is_enforced: bool, admin: FakeAdmin, assignments: list[list[int]] | None, error: ErrorCode
 ) -> None:
     Assignment = CreatePartitionsRequest.CreatePartitionsAssignment  # noqa: N806  # a class

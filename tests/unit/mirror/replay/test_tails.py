@@ -124,7 +124,7 @@ def checked(end: int, source: bytes, monkeypatch: pytest.MonkeyPatch) -> TailChe
     return check
 
 
-def test_source_epoch_is_that_of_the_batch_in_which_the_target_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_epoch_is_read_at_log_end_of_target(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = bytearray(batch(0, b"a", b"b")), bytearray(batch(2, b"c", b"d"))
     patch_header(first, base_offset=0, partition_leader_epoch=4)
     patch_header(second, base_offset=2, partition_leader_epoch=5)

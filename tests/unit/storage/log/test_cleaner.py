@@ -264,7 +264,7 @@ def test_log_that_must_not_be_compacted_any_more_keeps_its_records(
     [(segment_swap, "clean_up"), (segment_rewriter, "rewrite"), (segment_swap, "decide")],
     ids=["clean up", "rewrite", "decide"],
 )
-def test_pass_compacts_the_segments_that_retention_leaves(
+def test_pass_compacts_segments_left_by_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[ModuleType, str]
 ) -> None:
     """The next pass maps only newer keys, so a segment that this pass skips would keep its superseded records."""

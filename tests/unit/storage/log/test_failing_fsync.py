@@ -98,7 +98,7 @@ async def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O"), FsyncError(errno.ENOSPC, "full")], ids=["read", "fsync"])
-async def test_log_that_cannot_be_opened_is_offline_until_a_start(
+async def test_unreadable_log_is_offline_until_restart(
     crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: OSError
 ) -> None:
     """Another recovery by each request would stop all others while it reads."""

@@ -284,7 +284,7 @@ def test_group_of_another_protocol_type_is_not_converted() -> None:
     assert classic.state is GroupState.STABLE
 
 
-def test_group_whose_assignments_have_user_data_is_not_converted() -> None:
+def test_group_with_user_data_in_assignments_stays_classic() -> None:
     """Kafka Streams stores its tasks as user data, and fails without them."""
     # given
     clients, classic = upgraded()
@@ -296,7 +296,7 @@ def test_group_whose_assignments_have_user_data_is_not_converted() -> None:
     assert classic.state is GroupState.STABLE
 
 
-def test_user_data_of_a_subscription_does_not_prevent_the_upgrade() -> None:
+def test_group_with_user_data_in_subscriptions_is_upgraded() -> None:
     """Clients with the StickyAssignor write user data into their subscriptions."""
     # given
     clients, classic = upgraded()

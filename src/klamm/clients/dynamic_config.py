@@ -322,11 +322,14 @@ class DynamicConfigLoop(ABC):
         """Send one request and call ``_answered``, or report to ``DynamicConfigs`` why there is no answer."""
 
     def _answered(self, response: DescribeClientConfigsResponse) -> None:
+        self._take_effect(response)
+        self._end_first_wait()  # not in the same frame: whoever waits may drop the client at once
+
+    def _take_effect(self, response: DescribeClientConfigsResponse) -> None:
         update = self._configs.on_answer(time.monotonic(), response)
         client = self._client()
         if update is not None and client is not None:
             self._apply(client, update)
-        self._end_first_wait()
 
     def _wait_for_first(self, timeout_s: float) -> bool:
         """Return whether an answer arrives, or dynamic configs are disabled for good, within ``timeout_s`` seconds."""

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.client_configs.definitions import ACKS
 from klamm.clients import ConfigUpdate, KafkaConsumer, aio, confluent
-from klamm.clients.dynamic_config import normalise_producer
+from klamm.clients.dynamic_config import DynamicConfigs, normalise_producer
+from klamm.clients.own_connection import OwnConnection
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
+from tests.support.processes import wait_until
 from tests.support.stub_broker import StubBroker
 
 if TYPE_CHECKING:
@@ -25,6 +28,16 @@ class Application:
     client: Any
 
     def on_change(self, update: ConfigUpdate) -> None: ...
+
+
+def assert_is_collected(client: weakref.ref[Any]) -> None:
+    """Collect garbage until the client is gone: the thread of the requests looks at it for an instant now and then."""
+
+    def is_collected() -> bool:
+        gc.collect()
+        return client() is None
+
+    wait_until(is_collected, timeout_s=30, what="the client to be garbage collected")
 
 
 @pytest.fixture
@@ -46,9 +59,8 @@ def test_confluent_client_is_garbage_collected(family: Any, broker: StubBroker) 
     client = weakref.ref(application.client)
     # when
     del application
-    gc.collect()
     # then
-    assert client() is None
+    assert_is_collected(client)
 
 
 def test_kafka_python_consumer_is_garbage_collected(broker: StubBroker) -> None:
@@ -61,9 +73,8 @@ def test_kafka_python_consumer_is_garbage_collected(broker: StubBroker) -> None:
     with contextlib.closing(application.client._client):
         # when
         del application
-        gc.collect()
         # then
-        assert client() is None
+        assert_is_collected(client)
 
 
 async def test_aiokafka_client_is_garbage_collected(broker: StubBroker) -> None:
@@ -79,6 +90,38 @@ async def test_aiokafka_client_is_garbage_collected(broker: StubBroker) -> None:
     client = weakref.ref(application.client)
     # when
     del application
-    gc.collect()
     # then
-    assert client() is None
+    assert_is_collected(client)
+
+
+def test_client_can_be_collected_as_soon_as_the_first_response_is_announced(broker: StubBroker) -> None:
+    # given
+    clients = [Application()]
+    client = weakref.ref(clients[0])
+    configs = DynamicConfigs(
+        client_id="app1",
+        static={ACKS: "1"},
+        normalise=functools.partial(normalise_producer, is_idempotent=False),
+        interval_s=60,
+        retry_backoff_s=1,
+    )
+    connection = OwnConnection(
+        client=clients[0],
+        settings={"bootstrap_servers": broker.bootstrap_servers, "client_id": "app1"},
+        software_name="klamm-test",
+        configs=configs,
+        apply=lambda *_: None,
+    )
+    seen: list[object] = []
+
+    def drop_the_client(_: object) -> None:
+        clients.clear()
+        gc.collect()
+        seen.append(client())
+
+    connection._loop._first.add_done_callback(drop_the_client)
+    # when
+    connection.start()
+    # then
+    connection.close()
+    assert seen == [None]

@@ -14,6 +14,7 @@ from klamm.clients import ConfigUpdate, KafkaProducer
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.processes import wait_until
 from tests.support.stub_broker import SILENCE, StubBroker, produced_acks
 
 if TYPE_CHECKING:
@@ -214,10 +215,13 @@ def test_garbage_collected_producer_ends_its_thread(broker: StubBroker) -> None:
     sender = application.client._sender
     # when
     del application
-    gc.collect()
+
     # then
-    sender.join(30)
-    assert not sender.is_alive()
+    def has_ended() -> bool:
+        gc.collect()
+        return not sender.is_alive()
+
+    wait_until(has_ended, timeout_s=30, what="the end of the sender's thread")
 
 
 def test_client_is_a_kafka_python_producer(broker: StubBroker) -> None:

@@ -101,9 +101,13 @@ def test_garbage_collected_client_stops_its_requests() -> None:
         until(lambda: len(requests) > 1)
         # when
         del client
-        gc.collect()
+
         # then
-        until(lambda: not any(thread.name == "klamm-connections-own" for thread in threading.enumerate()))
+        def has_ended() -> bool:
+            gc.collect()
+            return not any(thread.name == "klamm-connections-own" for thread in threading.enumerate())
+
+        until(has_ended)
 
 
 async def test_first_request_is_repeated_if_the_connection_closes_before_it_is_sent() -> None:

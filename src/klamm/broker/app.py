@@ -310,21 +310,29 @@ class BrokerApp:
             self._policies.reload()
 
     async def stop(self) -> None:
-        """Stop accepting connections, end requests in progress, and flush all data to disk."""
-        await self._services.groups.stop()
-        await self._services.transactions.stop()
+        """Stop accepting connections, end requests in progress, and flush all data to disk.
+
+        A part that fails to close does not keep the others open.
+        """
+        services = self._services
+        async with AsyncExitStack() as last_first:
+            last_first.callback(SPARE.release)
+            last_first.callback(self._lock.release)
+            last_first.push_async_callback(services.policies.close)
+            if self._policies is not None:
+                last_first.push_async_callback(self._policies.stop)
+            last_first.push_async_callback(self.store.close)
+            last_first.push_async_callback(services.logs.close)
+            if self._metrics is not None:
+                last_first.push_async_callback(self._metrics.close)
+            last_first.push_async_callback(services.client_metrics.close)
+            last_first.push_async_callback(self._end_requests)
+            last_first.push_async_callback(services.transactions.stop)
+            last_first.push_async_callback(services.groups.stop)
+
+    async def _end_requests(self) -> None:
         await self._server.close(grace_s=GRACE_S)
         self._has_closed = True
-        await self._services.client_metrics.close()
-        if self._metrics is not None:
-            await self._metrics.close()
-        await self._services.logs.close()
-        await self.store.close()
-        if self._policies is not None:
-            await self._policies.stop()
-        await self._services.policies.close()
-        self._lock.release()
-        SPARE.release()
 
     def _on_failed_commit(self, error: StorageError) -> None:
         logger.error("Metadata could not be written, the changes are rolled back: %s", error)

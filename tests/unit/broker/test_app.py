@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -326,6 +327,30 @@ async def test_dynamic_logins_of_a_listener_take_effect_at_the_next_start(
     # then
     assert [each for each in (b"old", b"new") if await accepts(app, each)] == [password]
     await app.stop()
+
+
+async def test_part_that_fails_to_close_keeps_neither_logs_nor_directory_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start would have to recover all logs. Another broker of this process could not open the directory."""
+
+    async def fail() -> None:
+        raise OSError("no space left")
+
+    # given
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")])
+    nodes = {settings.listeners[0].name: (AdvertisedBroker(node_id=1, host="127.0.0.1", port=9092),)}
+    app = await BrokerApp.start(settings, nodes)
+    monkeypatch.setattr(app.services.client_metrics, "close", fail)
+    closed = AsyncMock(wraps=app.services.logs.close)
+    monkeypatch.setattr(app.services.logs, "close", closed)
+    # when
+    with pytest.raises(OSError, match="no space left"):
+        await app.stop()
+    # then
+    closed.assert_awaited_once()
+    again = await BrokerApp.start(settings, nodes)
+    await again.stop()
 
 
 async def test_config_response_waits_for_the_creation_and_deletion_of_its_topic(tmp_path: Path) -> None:

@@ -80,6 +80,10 @@ def decide(directory: Path, bases: Sequence[int], disk: Disk = DISK) -> None:
     """
     work = directory / WORK
     (work / _REPLACES).write_text(" ".join(map(str, bases)), encoding="ascii")
+    for suffix in _INDEXES:
+        # After a power cut, the new log file may be in its place and the renames of the old indexes lost. A new index
+        # replaces such an old one, also if it is empty.
+        (work / f"{bases[0]:020d}{suffix}").touch()
     for path in work.iterdir():
         disk.fsync(path)
     disk.fsync(work)

@@ -512,6 +512,23 @@ def test_crash_at_any_step_of_the_swap_loses_no_record(
         assert not [path for path in (crashable.data_dir / "t-0").iterdir() if path.is_dir()]
 
 
+def test_no_old_index_is_left_if_a_power_cut_loses_the_first_renames_of_a_swap(tmp_path: Path) -> None:
+    """File systems that do not keep the order of renames may lose earlier ones."""
+    # given
+    names = [f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")]
+    for name in names:
+        (tmp_path / name).write_text("old")
+    work = tmp_path / segment_swap.WORK
+    work.mkdir()
+    (work / names[0]).write_text("new")
+    segment_swap.decide(tmp_path, [0])
+    (tmp_path / segment_swap.READY / names[0]).replace(tmp_path / names[0])
+    # when
+    segment_swap.finish(tmp_path)
+    # then
+    assert [(tmp_path / name).read_text() for name in names] == ["new", "", "", ""]
+
+
 def test_log_is_offline_until_a_start_after_a_swap_that_can_be_neither_completed_nor_undone(tmp_path: Path) -> None:
     class BrokenDisk(segment_swap.Disk):
         def rename(self, path: Path, target: Path) -> None:

@@ -136,8 +136,11 @@ class ClientMetricsService:
         self.counts["accepted"] += 1
 
     def forget_session(self, session: Session) -> None:
-        """Remove the instance of a connection that has ended."""
-        if session.client_instance_id is not None:
+        """Remove the instance of a connection that has ended, unless the client continues on another connection."""
+        if session.client_instance_id is None:
+            return
+        instance = self._instances.get(session.client_instance_id)
+        if instance is not None and instance.connection_id == session.connection_id:
             self._forget(session.client_instance_id)
 
     async def close(self) -> None:
@@ -168,6 +171,7 @@ class ClientMetricsService:
             instance.is_terminating = was_terminating
         self._instances.move_to_end(client_instance_id)
         instance.last_seen_ms = now_ms
+        instance.connection_id = session.connection_id
         session.client_instance_id = client_instance_id
         return instance
 

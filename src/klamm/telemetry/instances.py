@@ -128,6 +128,8 @@ class ClientInstance:
     subscription_id: int
     version: int
     """Version of all subscriptions at the time when ``subscribed`` was merged from them."""
+    connection_id: int | None = None
+    """Connection of the latest request. None before the first one."""
     last_get_ms: int = 0
     last_push_ms: int = 0
     last_seen_ms: int = 0

@@ -218,6 +218,29 @@ def test_metrics_are_removed_on_disconnect_or_silence() -> None:
     assert (apis.service.instance_count, apis.names()) == (1, set())
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_end_of_an_earlier_connection_keeps_the_metrics_of_a_client(is_changed: bool) -> None:
+    """A client that has moved to another connection pushes on; a half-open connection ends much later."""
+    # given
+    apis = MetricsApis()
+    answer, earlier = apis.get(), apis.session
+    assert apis.push(answer, twenty_metrics()) is ErrorCode.NONE
+    pushed = apis.names()
+    if is_changed:
+        apis.change("more", {"metrics": "*", "interval.ms": "500"})
+    apis.now_ms += answer.push_interval_ms
+    apis.session = Session(connection_id=2, node_id=1)
+    apis.get(answer.client_instance_id)
+    # when
+    apis.service.forget_session(earlier)
+    # then
+    assert (apis.service.instance_count, apis.names()) == (1, pushed)
+    # and when
+    apis.service.forget_session(apis.session)
+    # then
+    assert (apis.service.instance_count, apis.names()) == (0, set())
+
+
 def test_client_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_INSTANCES", 3)
     apis = MetricsApis()

@@ -77,7 +77,7 @@ class DeliveryProgress:
         self._read_before: dict[Partition, int] = {}
         """Positions behind records of former consumers. A record of the current consumer or a seek removes them."""
         self.is_stored_by_application = not is_true(properties, "enable.auto.offset.store", default="true")
-        self._commits_automatically = is_true(properties, "enable.auto.commit", default="true")
+        self.commits_automatically = is_true(properties, "enable.auto.commit", default="true")
         self._uncommitted: dict[Partition, Any] = {}
         """Offsets for the next ``commit``, as ``TopicPartition``: those behind records of former consumers, or those
         that the application has stored. A commit that succeeds removes them."""
@@ -147,7 +147,7 @@ class DeliveryProgress:
         for one in consumer.position(consumer.assignment()):
             if one.offset >= 0 and _name(one) not in self._starts:
                 self._read_before[_name(one)] = one.offset
-                if not self.is_stored_by_application and not self._commits_automatically:
+                if not self.is_stored_by_application and not self.commits_automatically:
                     self._uncommitted[_name(one)] = confluent_kafka.TopicPartition(*_name(one), one.offset)
         return self.positions(consumer)
 
@@ -263,7 +263,9 @@ class Consumer:
     and a new one joins as the same static member, so the group does not rebalance. It continues behind the last
     returned record, or at the offset of a later ``seek``. Paused partitions stay paused. ``on_assign`` and
     ``on_revoke`` are not called. ``position`` and ``commit`` still count the records that the old consumer returned. If
-    the application sets no ``group.instance.id``, one is generated, and ``close`` removes it from the group.
+    the application sets no ``group.instance.id``, one is generated, and ``close`` removes it from the group. If commits
+    are automatic and the application has stored offsets before the new consumer has its assignment, ``close``,
+    ``subscribe`` and ``unsubscribe`` commit them. They wait at most ten seconds until the new consumer has joined.
 
     Args:
         config: librdkafka's properties. ``metadata.max.age.ms`` is also the interval of requests (default 5 minutes).
@@ -345,6 +347,7 @@ class Consumer:
 
     def _end_replacement(self) -> None:
         """Drop the progress of a former consumer whose successor has no assignment. Otherwise on_revoke drops it."""
+        self._commit_recorded()
         if self._resumed_from is not None:
             self._progress, self._resumed_from = DeliveryProgress(self._properties), None
 
@@ -466,6 +469,22 @@ class Consumer:
             self._progress.committed(offsets.get("offsets") or (), is_certain=False)
         return committed
 
+    def _commit_recorded(self) -> None:
+        """Commit the offsets that the application has stored while the current consumer has no assignment.
+
+        librdkafka rejects them until then, so they are only recorded and its automatic commits do not include them.
+        """
+        progress = self._progress
+        if self._resumed_from is None or not (progress.is_stored_by_application and progress.commits_automatically):
+            return
+        if not (recorded := progress.uncommitted()):
+            return
+        try:
+            self._commit(offsets=recorded, asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            offsets = ", ".join(f"{one.topic}-{one.partition}: {one.offset}" for one in recorded)
+            logger.warning("Stored offsets are not committed, records may be read again (%s): %s", offsets, error)
+
     def consumer_group_metadata(self) -> Any:
         """Return the group metadata for ``send_offsets_to_transaction``.
 
@@ -525,6 +544,7 @@ class Consumer:
     def close(self) -> None:
         """Leave the group and stop requesting configs."""
         try:
+            self._commit_recorded()
             _close(self._consumer)
         finally:  # also after an error of the application's on_commit or on_revoke
             if self._connection is not None:
@@ -533,7 +553,7 @@ class Consumer:
                 leave_group(
                     connection_settings(self._properties), str(self._properties["group.id"]), self._made_up_instance_id
                 )
-            self._topics, self._may_be_member = None, False
+            self._topics, self._may_be_member, self._resumed_from = None, False, None
 
     # -- the replacement
 

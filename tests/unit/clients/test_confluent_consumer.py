@@ -75,6 +75,7 @@ class FakeConsumer:
 
     def commit(self, *, asynchronous: bool, offsets: Sequence[Any] = ()) -> list[Any]:
         assert not asynchronous
+        assert ("close", None) not in self.calls, "Consumer closed"
         self.commits += [(one.partition, one.offset) for one in offsets]
         return list(offsets)
 
@@ -110,6 +111,7 @@ class RebalancedConsumer(FakeConsumer):
             self.waiting.pop(0)()
 
     def close(self) -> None:
+        self.calls.append(("close", None))
         self.on_revoke(self, self.assigned)
 
 
@@ -334,6 +336,69 @@ def test_on_revoke_commits_partitions_that_a_replacement_loses(monkeypatch: pyte
     assert [one.partition for one in revoked] == [0, 1]
     assert successor.commits == [(0, 5), (1, 7)]
     assert [(one.partition, one.offset) for one in successor.assigned] == [(1, 7)]
+
+
+@pytest.fixture
+def storing_consumer(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> confluent.Consumer:
+    """A consumer that has stored offset 7 after a replacement, before the new assignment. It commits automatically.
+
+    The parameter is ``enable.auto.commit``.
+    """
+    monkeypatch.setattr(confluent_kafka, "Consumer", RebalancedConsumer)
+    properties = {
+        "group.id": "g",
+        "session.timeout.ms": "6000",
+        "enable.auto.offset.store": "false",
+        "enable.auto.commit": getattr(request, "param", "true"),
+    }
+    consumer = confluent.Consumer(properties, enable_dynamic_config=False)
+    consumer.subscribe(["t"])
+    consumer._consumer.assign([confluent_kafka.TopicPartition("t", 0, 5)])
+    change(consumer, "7000")
+    consumer.poll(0)
+    consumer.store_offsets(offsets=[confluent_kafka.TopicPartition("t", 0, 7)])
+    return consumer
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda consumer: consumer.close(), id="close"),
+        pytest.param(lambda consumer: consumer.unsubscribe(), id="unsubscribe"),
+        pytest.param(lambda consumer: consumer.subscribe(["u"]), id="subscribe"),
+    ],
+)
+def test_offsets_stored_before_the_new_assignment_are_committed(
+    end: Callable[[confluent.Consumer], None], storing_consumer: confluent.Consumer
+) -> None:
+    """librdkafka does not know them, so its automatic commits leave them out."""
+    # when
+    end(storing_consumer)
+    # then
+    assert storing_consumer._consumer.commits == [(0, 7)]
+
+
+def test_rejected_commit_of_stored_offsets_does_not_prevent_close(
+    storing_consumer: confluent.Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    monkeypatch.setattr(confluent_consumer, "_JOIN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(storing_consumer._consumer, "memberid", lambda: "")
+    # when
+    storing_consumer.close()
+    storing_consumer.close()
+    # then
+    assert "t-0: 7" in caplog.text
+    assert storing_consumer._consumer.commits == []
+    assert storing_consumer._consumer.calls[-1] == ("close", None)
+
+
+@pytest.mark.parametrize("storing_consumer", ["false"], indirect=True)
+def test_close_does_not_commit_stored_offsets_if_commits_are_manual(storing_consumer: confluent.Consumer) -> None:
+    # when
+    storing_consumer.close()
+    # then
+    assert storing_consumer._consumer.commits == []
 
 
 def test_waiting_callbacks_are_called_before_close_and_no_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

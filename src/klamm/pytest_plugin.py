@@ -280,6 +280,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Any:
 
 
 def _remove_faults(broker: Broker) -> None:
+    if broker._is_of_other_process():  # pytest-forked runs the test in a fork, which cannot control the broker
+        return
     if not broker.is_running:
         broker.start()
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
@@ -12,6 +13,7 @@ from fnmatch import fnmatch
 import pytest
 
 import klamm
+from klamm import pytest_plugin
 
 pytestmark = pytest.mark.process
 
@@ -337,6 +339,20 @@ def test_shared_broker_serves_the_next_test_after_a_late_request_or_a_kill(pytes
     result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
     # then
     result.assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_forked_test_leaves_the_shared_broker_to_its_parent(is_running: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with pytest-forked: only the process that started the broker can control it or start it again."""
+    # given
+    broker = klamm.Broker(control=True)
+    monkeypatch.setattr(broker, "_starter", os.getppid())
+    monkeypatch.setattr(klamm.Broker, "is_running", property(lambda _: is_running))
+    # when
+    pytest_plugin._remove_faults(broker)
+    # then
+    with pytest.raises(RuntimeError, match="belongs to process"):
+        broker.resume()
 
 
 def test_shared_broker_without_control_runs_on_after_a_test(pytester: pytest.Pytester) -> None:

@@ -77,7 +77,8 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
     )
     if parsed.metrics is not None:
         configs[METRICS_LISTEN] = parsed.metrics
-    _check(configs)
+    data_dir = parsed.data_dir or _data_dir(configs)
+    _check(configs, data_dir)
     racks = configs.get(RACK, "").count(",") + 1
     if parsed.brokers > 1 and racks not in {1, parsed.brokers}:
         raise SettingsError(
@@ -96,7 +97,7 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
             count=parsed.brokers,
             flag=flag,
         ),
-        data_dir=parsed.data_dir or _data_dir(configs),
+        data_dir=data_dir,
         metrics=_metrics_address(configs.get(METRICS_LISTEN, "").strip()),
         node_ids=node_ids,
         static_configs=configs,
@@ -179,10 +180,10 @@ def _metrics_address(text: str) -> Address | None:
     return listeners[0].listen[0]
 
 
-def _check(configs: Mapping[str, str]) -> None:
+def _check(configs: Mapping[str, str], data_dir: Path) -> None:
     try:
         parse_broker_settings(configs)
-        check_broker_settings(configs)
+        check_broker_settings({**configs, "log.dirs": str(data_dir.absolute())})
     except InvalidConfigError as error:
         raise SettingsError(error.error_message or str(error)) from error
     reject_unknown(configs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import (
@@ -187,11 +188,14 @@ def _is_of_logins(name: str) -> bool:
 def check_broker_settings(static: Mapping[str, str]) -> None:
     """Check that the values of a properties file are consistent. Each single value has been checked before.
 
+    Args:
+        static: Values of the file, with the data directory in use as ``log.dirs``.
+
     Raises:
         InvalidConfigError: A broker cannot run with this file.
     """
     layers = BrokerLayers(static=static)
-    for rule in (_check_log_times, _check_overrides, _check_cleaner, _check_local_retention):
+    for rule in _START_RULES:
         try:
             rule(layers, layers)
         except InvalidRequestError as error:
@@ -288,15 +292,24 @@ def _check_copy_lag(_: BrokerLayers, after: BrokerLayers) -> None:
             raise invalid_value(name, lag, f"Value must not exceed {limit_name} (effective value: {limit})")
 
 
-def _check_assignment_intervals(_: BrokerLayers, after: BrokerLayers) -> None:
+def _check_group_timings(_: BrokerLayers, after: BrokerLayers) -> None:
+    """Check what Kafka's ``GroupCoordinatorConfig`` requires. Only the assignment intervals can change dynamically."""
+
+    def number(name: str) -> int:
+        return cast("int", after.value(name))
+
     for kind in ("consumer", "share", "streams"):
-        name = f"group.{kind}.assignment.interval.ms"
-        least, most = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
-        interval_ms = cast("int", after.value(name))
-        if interval_ms > cast("int", after.value(most)):
-            raise InvalidRequestError(f"{name} must be less than or equal to {most}")
-        if interval_ms < cast("int", after.value(least)):
-            raise InvalidRequestError(f"{name} must be greater than or equal to {least}")
+        for what in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
+            name, least, most = (f"group.{kind}.{prefix}{what}" for prefix in ("", "min.", "max."))
+            if number(most) < number(least):
+                raise InvalidRequestError(f"{most} must be greater than or equal to {least}")
+            if number(name) > number(most):
+                raise InvalidRequestError(f"{name} must be less than or equal to {most}")
+            if number(name) < number(least):
+                raise InvalidRequestError(f"{name} must be greater than or equal to {least}")
+        heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+        if number(heartbeat) >= number(session):
+            raise InvalidRequestError(f"{heartbeat} must be less than {session}")
 
 
 def _check_cordoned(_: BrokerLayers, after: BrokerLayers) -> None:
@@ -306,8 +319,9 @@ def _check_cordoned(_: BrokerLayers, after: BrokerLayers) -> None:
         if len(cordoned) > 1:
             _require(f"When {name} is set to *, it must not contain other values")
         return
-    present = cast("tuple[str, ...]", after.value("log.dirs") or after.value("log.dir"))
-    missing = [directory for directory in cordoned if directory not in present]
+    # The file may name the data directory by a relative path. While the broker runs, log.dirs is its absolute path.
+    present = {Path(d).absolute() for d in cast("tuple[str, ...]", after.value("log.dirs") or after.value("log.dir"))}
+    missing = [directory for directory in cordoned if Path(directory).absolute() not in present]
     if missing:
         _require(
             f"All entries in {name} must be present in log.dirs or log.dir. Missing entries : {', '.join(missing)}"
@@ -367,7 +381,17 @@ _RULES: tuple[Callable[[BrokerLayers, BrokerLayers], None], ...] = (
     _check_thread_pools,
     _check_local_retention,
     _check_copy_lag,
-    _check_assignment_intervals,
+    _check_group_timings,
     _check_cordoned,
     _check_reporters,
+)
+
+_START_RULES: tuple[Callable[[BrokerLayers, BrokerLayers], None], ...] = (
+    _check_log_times,
+    _check_overrides,
+    _check_cleaner,
+    _check_local_retention,
+    _check_copy_lag,
+    _check_group_timings,
+    _check_cordoned,
 )

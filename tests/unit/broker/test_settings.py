@@ -31,6 +31,19 @@ def test_multiple_log_dirs_are_rejected() -> None:
         parse_arguments(["--set", "log.dirs=/a,/b"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "cordoned"),
+    [([], "klamm-data"), (["--set", "log.dirs=data"], "data"), (["--data-dir", "/data"], "/data"), ([], "*")],
+)
+def test_data_directory_can_be_cordoned_in_properties(arguments: list[str], cordoned: str) -> None:
+    assert parse_arguments([*arguments, "--set", f"cordoned.log.dirs={cordoned}"]).static_configs
+
+
+def test_cordon_of_another_directory_is_rejected() -> None:
+    with pytest.raises(SettingsError, match="Missing entries : /tmp/kafka-logs"):
+        parse_arguments(["--data-dir", "/data", "--set", "cordoned.log.dirs=/tmp/kafka-logs"])
+
+
 def test_data_directory_of_apache_kafka_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     with pytest.raises(SettingsError, match="belongs to an Apache Kafka broker"):

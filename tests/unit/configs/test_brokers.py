@@ -225,6 +225,26 @@ def test_rejection_of_password_config_omits_its_value() -> None:
         ({"max.connections.per.ip.overrides": f"127.0.0.1:{'9' * 5000}"}, "host:count"),
         ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
         ({"log.retention.bytes": "5", "log.local.retention.bytes": "6"}, "log.retention.bytes property value: 5"),
+        ({"log.retention.bytes": "5", "log.remote.copy.lag.bytes": "6"}, "must not exceed log.local.retention.bytes"),
+        (
+            {"group.consumer.assignment.interval.ms": "20000"},
+            "group.consumer.assignment.interval.ms must be less than or equal to "
+            "group.consumer.max.assignment.interval.ms",
+        ),
+        (
+            {"group.share.heartbeat.interval.ms": "4999"},
+            "group.share.heartbeat.interval.ms must be greater than or equal to group.share.min.heartbeat.interval.ms",
+        ),
+        (
+            {"group.streams.max.session.timeout.ms": "44999"},
+            "group.streams.max.session.timeout.ms must be greater than or equal to "
+            "group.streams.min.session.timeout.ms",
+        ),
+        (
+            {"group.consumer.heartbeat.interval.ms": "45000", "group.consumer.max.heartbeat.interval.ms": "45000"},
+            "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms",
+        ),
+        ({"log.dirs": "/data", "cordoned.log.dirs": "/nowhere"}, "Missing entries : /nowhere"),
     ],
 )
 def test_inconsistent_properties_file_is_rejected(settings: dict[str, str], message: str) -> None:

@@ -17,6 +17,7 @@ from klamm.configs.definitions import (
     find_broker_config,
     has_listener_prefix,
     own_broker_configs,
+    topic_configs,
 )
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
@@ -328,6 +329,13 @@ def _check_cordoned(_: BrokerLayers, after: BrokerLayers) -> None:
         )
 
 
+def _check_internal_topics(_: BrokerLayers, after: BrokerLayers) -> None:
+    """Check the segment sizes of internal topics like their topic config. The broker configs allow smaller ones."""
+    segment_bytes = topic_configs()["segment.bytes"]
+    for name in ("offsets.topic.segment.bytes", "transaction.state.log.segment.bytes"):
+        replace(segment_bytes, name=name).parse(format_value(cast("int", after.value(name))))
+
+
 def _check_listeners(before: BrokerLayers, after: BrokerLayers) -> None:
     for name in _FIXED_WHILE_RUNNING:
         if after.value(name) != before.value(name):
@@ -394,4 +402,5 @@ _START_RULES: tuple[Callable[[BrokerLayers, BrokerLayers], None], ...] = (
     _check_copy_lag,
     _check_group_timings,
     _check_cordoned,
+    _check_internal_topics,
 )

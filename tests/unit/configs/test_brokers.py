@@ -245,6 +245,14 @@ def test_rejection_of_password_config_omits_its_value() -> None:
             "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms",
         ),
         ({"log.dirs": "/data", "cordoned.log.dirs": "/nowhere"}, "Missing entries : /nowhere"),
+        (
+            {"offsets.topic.segment.bytes": "102400"},
+            "Invalid value 102400 for configuration offsets.topic.segment.bytes: Value must be at least 1048576",
+        ),
+        (
+            {"transaction.state.log.segment.bytes": "1048575"},
+            "Invalid value 1048575 for configuration transaction.state.log.segment.bytes",
+        ),
     ],
 )
 def test_inconsistent_properties_file_is_rejected(settings: dict[str, str], message: str) -> None:

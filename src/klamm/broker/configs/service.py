@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
 from klamm.broker.configs.rules import LegacyConfigs, ResourceAlteration, decide, overridden, parts
-from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret, topic_configs
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of
@@ -21,7 +21,7 @@ from klamm.configs.operations import ConfigDecision, ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
 from klamm.history.change import BROKER_ITSELF, HIDDEN, Author, RecordedChange
 from klamm.policy_runtime.decision import Revision, decide_and_check
-from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.primitives import MAX_STRING_BYTES
 from klamm.protocol.types import ResourceType
 from klamm.server.time_slice import TimeSlice
@@ -141,7 +141,7 @@ class ConfigService:
         before = self._image.values
         configs: dict[tuple[int, str], dict[str, str]] = {}
         for row in self._store.load_configs():
-            if row.value is not None and _fits_into_messages(row):
+            if row.value is not None and _fits_into_messages(row) and not _is_too_small_segment(row):
                 configs.setdefault((row.resource_type, row.resource_name), {})[row.name] = row.value
         # Eligible leader replicas (KIP-966) require a cluster default that always exists. It is stored once it is set.
         cluster = configs.setdefault((ResourceType.BROKER, CLUSTER_DEFAULT), {})
@@ -514,6 +514,18 @@ def _fits_into_messages(row: PutConfig) -> bool:
             MAX_STRING_BYTES,
         )
     return fits
+
+
+def _is_too_small_segment(row: PutConfig) -> bool:
+    """Return whether a stored segment size is invalid. An earlier version created internal topics with any size."""
+    if row.resource_type != ResourceType.TOPIC or row.name != "segment.bytes" or row.value is None:
+        return False
+    try:
+        topic_configs()[row.name].parse(row.value)
+    except InvalidConfigError as error:
+        logger.warning("Topic %s: skipping a stored config: %s", row.resource_name, error.error_message)
+        return True
+    return False
 
 
 def _rows(decision: ConfigDecision, author: Author, at_ms: int) -> list[Change]:

@@ -11,6 +11,7 @@ from klamm.broker.handlers.api_032_describe_configs import API, handle
 from klamm.configs.definitions import broker_configs
 from klamm.configs.describe import documentation
 from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.types import ResourceType
 from klamm.storage.metadata.changes import PutConfig
@@ -129,6 +130,29 @@ def test_stored_names_longer_than_a_string_are_skipped(caplog: pytest.LogCapture
         "BROKER '': skipping the stored config 'xxxxxxxxxxxx...xxxxxxxxxxxxx'",
         "GROUP 'xxxxxxxxxxxx...xxxxxxxxxxxxx': skipping the stored config 'consumer.session.timeout.ms'",
     ]
+
+
+def test_stored_segment_size_below_the_minimum_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """A data directory of an earlier version may hold it for an internal topic."""
+    # given
+    rows = [("segment.bytes", "102400"), ("cleanup.policy", "compact")]
+    configs = [
+        PutConfig(resource_type=2, resource_name="__consumer_offsets", name=name, value=value) for name, value in rows
+    ]
+    service = make_service(MemoryConfigStore(topics=["__consumer_offsets"], configs=configs))
+    # when
+    names = [name for name, _ in rows]
+    (result,) = describe(
+        Resource(resource_type=2, resource_name="__consumer_offsets", configuration_keys=names), service=service
+    )
+    # then
+    assert result.error_code == ErrorCode.NONE
+    assert {config.name: config.value for config in result.configs} == {
+        "segment.bytes": "1073741824",
+        "cleanup.policy": "compact",
+    }
+    assert service.topic_config("__consumer_offsets")["segment.bytes"] == 1_073_741_824
+    assert "Topic __consumer_offsets: skipping a stored config: Invalid value 102400" in caplog.text
 
 
 async def test_described_configs_are_durable_or_rolled_back() -> None:

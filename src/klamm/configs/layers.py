@@ -110,6 +110,8 @@ class BrokerLayers:
                 continue
             if name == "retention.ms" and cast("int", value) < 0:
                 return -1  # any negative number means unlimited
+            if name == "flush.ms" and cast("int", value) < 0:
+                break  # the same, but the topic config expresses it by its default
             return value if synonym.milliseconds is None else cast("int", value) * synonym.milliseconds
         return topic_configs()[name].default_value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from klamm.configs.describe import (
     CreatedTopicDescriber,
     DescribedConfig,
@@ -14,6 +16,7 @@ from klamm.configs.describe import (
 )
 from klamm.configs.layers import BrokerLayers
 from klamm.protocol.types import ConfigSource, ConfigType
+from klamm.storage.log.config import NO_LIMIT
 
 TOPIC, DYNAMIC, CLUSTER, STATIC, DEFAULT = (
     ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -68,6 +71,13 @@ def test_retention_ms_has_no_synonyms_until_ms_is_set() -> None:
     config = topic_config("retention.ms", BrokerLayers(dynamic={"log.retention.ms": "-5"}))
     assert (config.value, config.source) == ("-1", DYNAMIC)
     assert chain(config) == [("log.retention.ms", "-5", DYNAMIC), ("log.retention.hours", "168", DEFAULT)]
+
+
+@pytest.mark.parametrize("name", ["log.flush.interval.ms", "log.flush.scheduler.interval.ms"])
+def test_negative_flush_interval_means_no_limit(name: str) -> None:
+    layers = BrokerLayers(static={name: "-1"})
+    assert layers.topic_default("flush.ms") == NO_LIMIT
+    assert topic_config("flush.ms", layers).value == str(NO_LIMIT)
 
 
 def test_static_hours_and_minutes_become_topic_milliseconds() -> None:

@@ -225,7 +225,7 @@ def test_rejection_of_password_config_omits_its_value() -> None:
         ({"max.connections.per.ip.overrides": f"127.0.0.1:{'9' * 5000}"}, "host:count"),
         ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
         ({"log.retention.bytes": "5", "log.local.retention.bytes": "6"}, "log.retention.bytes property value: 5"),
-        ({"log.retention.bytes": "5", "log.remote.copy.lag.bytes": "6"}, "must not exceed log.local.retention.bytes"),
+        ({"log.flush.interval.ms": "-1"}, "Invalid value -1 for configuration log.flush.interval.ms"),
         (
             {"group.consumer.assignment.interval.ms": "20000"},
             "group.consumer.assignment.interval.ms must be less than or equal to "

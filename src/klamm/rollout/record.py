@@ -90,6 +90,7 @@ TRANSITIONS: Final[Mapping[tuple[RolloutState, RolloutEvent], RolloutState | Non
         (_S.APPLYING, _E.APPLIED): _S.BAKING,
         (_S.APPLYING, _E.FINISHED): _S.DONE,
         (_S.APPLYING, _E.FAILED): _S.REVERTING,
+        (_S.APPLYING, _E.NO_DATA): _S.HELD,
         (_S.APPLYING, _E.PAUSE): _S.HELD,
         (_S.APPLYING, _E.RESUME): _S.APPLYING,
         (_S.APPLYING, _E.ABORT): _S.REVERTING,
@@ -102,7 +103,7 @@ TRANSITIONS: Final[Mapping[tuple[RolloutState, RolloutEvent], RolloutState | Non
         (_S.GUARDED, _E.NEXT): _S.APPLYING,
         (_S.GUARDED, _E.FINISHED): _S.DONE,
         (_S.GUARDED, _E.PAUSE): _S.HELD,
-        (_S.GUARDED, _E.RESUME): _S.GUARDED,
+        (_S.GUARDED, _E.RESUME): _S.BAKING,
         (_S.GUARDED, _E.ABORT): _S.REVERTING,
         (_S.HELD, _E.RESUME): None,
         (_S.HELD, _E.ABORT): _S.REVERTING,
@@ -111,7 +112,11 @@ TRANSITIONS: Final[Mapping[tuple[RolloutState, RolloutEvent], RolloutState | Non
         (_S.REVERTING, _E.ABORT): _S.REVERTING,
     }
 )
-"""State after each event that a state allows. None: the state in which the roll-out was held."""
+"""State after each event that a state allows. None: the state in which the roll-out was held, or baking after
+guarded.
+
+No guard is evaluated while no process drives a roll-out. So a guarded wave bakes again before the next one is written.
+"""
 OVER: Final = frozenset({RolloutState.DONE, RolloutState.REVERTED})
 """States that no event leaves."""
 
@@ -244,7 +249,8 @@ def advance(
             f"roll-out {record.id} is {record.progress}: {event.value} is not possible; "
             + (f"possible are {', '.join(allowed)}" if allowed else "it has ended")
         )
-    state = TRANSITIONS[record.state, event] or record.resumes_in
+    resumed = RolloutState.BAKING if record.resumes_in is RolloutState.GUARDED else record.resumes_in
+    state = TRANSITIONS[record.state, event] or resumed
     wave = record.wave + (event is RolloutEvent.NEXT)
     made = RolloutStep(
         at_ms=at_ms, event=event.value, state=state.value, wave=wave, reason=reason, operator=record.operator

@@ -152,6 +152,9 @@ class Runner:
         return self._write(begun, RolloutEvent.NEXT, before=before, reason=f"wave {wave.name}")
 
     def _apply(self, record: RolloutRecord) -> RolloutRecord:
+        # No guard was evaluated while the roll-out was held, or while no process drove it.
+        if record.steps[-1].event == RolloutEvent.RESUME and (worst := _worst(self._results_before_wave(record))):
+            return self._write(record, _EVENTS[worst[0].outcome], reason="; ".join(map(str, worst)))
         wave = record.waves[record.wave]
         self._records.check(record)
         current = self._cluster.values(wave.settings)
@@ -169,6 +172,14 @@ class Runner:
         event = RolloutEvent.FINISHED if wave.is_final else RolloutEvent.APPLIED
         return self._write(replace(record, waves=waves), event, before=values_before([stored], current.values))
 
+    def _results_before_wave(self, record: RolloutRecord) -> list[GuardResult]:
+        """Evaluate the guards for the wave before the one to be written, or as before the first wave."""
+        previous = replace(record, wave=record.wave - 1)
+        return [
+            self._guards.evaluate(guard, previous) if record.wave else self._guards.before(guard, previous)[1]
+            for guard in _guards_of(record)
+        ]
+
     def _bake(self, record: RolloutRecord) -> RolloutRecord:
         guards = _guards_of(record)
         end_ms = record.since_ms + record.bake_ms
@@ -176,10 +187,8 @@ class Runner:
             # The bake time may have passed while no process drove the roll-out; the guards decide once more.
             is_end = self._now_ms() >= end_ms
             results = [self._guards.evaluate(guard, record) for guard in guards]
-            failed = [result for result in results if result.outcome is GuardOutcome.FAILED]
-            without = [result for result in results if result.outcome is GuardOutcome.NO_DATA]
-            if failed or (is_end and without):
-                worst = failed or without
+            worst = _worst(results)
+            if worst and (is_end or worst[0].outcome is GuardOutcome.FAILED):
                 return self._write(record, _EVENTS[worst[0].outcome], reason="; ".join(map(str, worst)))
             if is_end:
                 return self._write(record, RolloutEvent.PASSED, reason="; ".join(map(str, results)))
@@ -235,6 +244,12 @@ class Runner:
 
 
 _EVENTS: Final = {GuardOutcome.FAILED: RolloutEvent.FAILED, GuardOutcome.NO_DATA: RolloutEvent.NO_DATA}
+
+
+def _worst(results: Sequence[GuardResult]) -> Sequence[GuardResult]:
+    """Return the results of the guards that failed, else of those without data."""
+    failed = [result for result in results if result.outcome is GuardOutcome.FAILED]
+    return failed or [result for result in results if result.outcome is GuardOutcome.NO_DATA]
 
 
 def _sentences(kept: Values) -> Sequence[str]:

@@ -76,13 +76,20 @@ def test_impossible_event_error_names_the_possible_ones() -> None:
         advance(RECORD, RolloutEvent.APPLIED, at_ms=0)
 
 
-@pytest.mark.parametrize("events", [(), ("next",), ("next", "applied"), ("next", "applied", "passed")])
+@pytest.mark.parametrize("events", [(), ("next",), ("next", "applied")])
 def test_paused_roll_out_resumes_in_the_same_state_and_restarts_its_bake_time(events: tuple[str, ...]) -> None:
     running = after(*map(RolloutEvent, events))
     held = after(RolloutEvent.PAUSE, record=running)
     assert held.state is RolloutState.HELD
     resumed = advance(held, RolloutEvent.RESUME, at_ms=100)
     assert (resumed.state, resumed.wave, resumed.since_ms) == (running.state, running.wave, 100)
+
+
+@pytest.mark.parametrize("pauses", [(), (RolloutEvent.PAUSE,)], ids=["killed", "paused"])
+def test_guarded_wave_bakes_again_when_its_roll_out_is_resumed(pauses: tuple[RolloutEvent, ...]) -> None:
+    stopped = after(RolloutEvent.NEXT, RolloutEvent.APPLIED, RolloutEvent.PASSED, *pauses)
+    resumed = advance(stopped, RolloutEvent.RESUME, at_ms=100)
+    assert (resumed.state, resumed.wave, resumed.since_ms) == (RolloutState.BAKING, 0, 100)
 
 
 def test_resume_by_another_process_does_not_restart_the_bake_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -279,6 +280,43 @@ def test_wave_that_cannot_be_read_holds_the_roll_out(state: RolloutState) -> Non
     # then
     assert finish(rig).state is RolloutState.DONE
     assert present(rig) == DONE
+
+
+@pytest.mark.parametrize("state", [RolloutState.APPLYING, RolloutState.GUARDED])
+@pytest.mark.parametrize(("outcome", "end"), [(FAILED, RolloutState.REVERTED), (NO_DATA, RolloutState.HELD)])
+def test_resumed_roll_out_evaluates_guards_before_the_next_wave(
+    state: RolloutState, outcome: GuardOutcome, end: RolloutState
+) -> None:
+    # given
+    rig = world()
+    rig.on_call = lambda _: rig.down.update(
+        {"TOPIC:b"} if (rig.record.state, rig.record.wave) == (state, state is RolloutState.APPLYING) else ()
+    )
+    held = rig.runner().run(rig.record)
+    assert (held.state, held.resumes_in) == (RolloutState.HELD, state)
+    rig.on_call = lambda _: None
+    rig.down.clear()
+    rig.touched.clear()
+    rig.outcomes = itertools.repeat(outcome)
+    # when
+    resumed = rig.runner().run(taken_over(rig, "operator"))
+    # then
+    assert resumed.state is end
+    assert "TOPIC:b" not in rig.touched
+
+
+def test_roll_out_held_before_its_first_write_evaluates_guards_as_before_the_first_wave() -> None:
+    # given
+    rig = world()
+    rig.on_call = lambda _: rig.down.update({"TOPIC:a"} if rig.record.state is RolloutState.APPLYING else ())
+    rig.runner().run(rig.record)
+    rig.on_call = lambda _: None
+    rig.down.clear()
+    rig.outcomes = iter([FAILED])
+    # when
+    resumed = rig.runner().run(taken_over(rig, "operator"))
+    # then
+    assert (resumed.state, rig.touched) == (RolloutState.REVERTED, [])
 
 
 def test_change_by_another_operator_holds_the_roll_out() -> None:

@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )  # names and values may contain characters that the terminal's encoding lacks
     try:
         code = _run(words)
-        sys.stdout.flush()
+        flush_output()
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     except MissingExtraError as error:
@@ -191,6 +191,14 @@ def is_output_failure(error: BaseException) -> bool:
 def write_nothing_more() -> None:
     """Redirect stdout to ``os.devnull``, so that flushing its buffer at exit cannot fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def flush_output() -> None:
+    """Flush stdout. If the reader closed the pipe early, the buffered rest of the output is dropped."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        write_nothing_more()
 
 
 def version_line() -> str:

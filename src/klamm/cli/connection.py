@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_USAGE, is_output_failure
+from klamm.cli import EXIT_FAILED, EXIT_USAGE, flush_output, is_output_failure
 from klamm.cli.arguments import TIMEOUT
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
@@ -202,7 +201,7 @@ def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], N
     """Run a command; report every expected error as one line and return its exit code, mostly 1."""
     try:
         code = work()
-        sys.stdout.flush()
+        flush_output()
     except (
         RequestError,
         SettingsError,

@@ -9,6 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from klamm.cli import write_nothing_more
 from klamm.display import escaped
 
 if TYPE_CHECKING:
@@ -27,7 +28,32 @@ def print_error(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def print_result(output: str, document: object, human: Callable[[], Sequence[str]], *, has_tabs: bool = False) -> None:
+def write_result(text: str, *, ends_without_reader: bool = False) -> None:
+    """Write the text of a result to stdout.
+
+    If the reader closed the pipe early, as ``head`` does, the rest of the output is dropped. The command continues, so
+    that its messages and its exit code are the same as with a reader.
+
+    Args:
+        text: The whole text, with its last line break.
+        ends_without_reader: Whether the command ends then, by a BrokenPipeError.
+    """
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        if ends_without_reader:
+            raise
+        write_nothing_more()
+
+
+def print_result(
+    output: str,
+    document: object,
+    human: Callable[[], Sequence[str]],
+    *,
+    has_tabs: bool = False,
+    ends_without_reader: bool = False,
+) -> None:
     """Write a result in the requested form.
 
     Args:
@@ -36,18 +62,18 @@ def print_result(output: str, document: object, human: Callable[[], Sequence[str
         human: Function that returns the lines for people. They are escaped, because clients choose the names and values
             in them.
         has_tabs: Whether the lines are columns separated by tabs whose names and values are escaped already.
+        ends_without_reader: As in ``write_result``.
     """
     has_all = is_unicode()
     if output == "json":
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not has_all) + "\n")
+        text: Any = json.dumps(document, indent=2, ensure_ascii=not has_all) + "\n"
     elif output == "yaml":
         import yaml  # noqa: PLC0415  # imported lazily: only -o yaml needs it
 
-        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=has_all, default_flow_style=False)
-        sys.stdout.write(text)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=has_all, default_flow_style=False)
     else:
-        for line in human():
-            print_line(line if has_tabs else escaped(line))
+        text = "".join(f"{line if has_tabs else escaped(line)}\n" for line in human())
+    write_result(text, ends_without_reader=ends_without_reader)
 
 
 def print_document(output: str, document: object) -> None:

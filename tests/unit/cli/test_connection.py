@@ -341,6 +341,27 @@ def test_responding_server_prints_nothing(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["at the flush", "at the write"])
+def test_closed_pipe_keeps_the_messages_and_the_exit_code_of_a_result(lines: int) -> None:
+    command = [sys.executable, "-c", "import sys, klamm.cli as cli\nfrom klamm.cli.connection import guarded\n"
+               "from klamm.cli.output import print_error, print_result\n"
+               "def work():\n"
+               f"    print_result('human', None, lambda: ['line'] * {lines})\n"
+               "    print_error('reason')\n"
+               "    return 3\n"
+               "cli._run = lambda _: guarded('klamm', work)\n"
+               "sys.stdin.read()\n"
+               "sys.exit(cli.main([]))"]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.close()
+        assert (process.wait(timeout=30), process.stderr.read()) == (3, b"reason\n")
+
+
+@pytest.mark.process
 def test_closed_pipe_is_no_failure() -> None:
     command = [sys.executable, "-c", "import sys, klamm.cli as cli\nfrom klamm.cli.connection import guarded\n"
                "cli._run = lambda _: guarded('klamm', lambda: print('line\\n' * 100_000) or 0)\n"

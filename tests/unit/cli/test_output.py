@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -33,6 +34,16 @@ def test_control_characters_are_escaped_in_text(output: str, shown: str, capsys:
 def test_tab_separated_columns_keep_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     print_result("human", [], lambda: ["Topic: a\tPartition: 0"], has_tabs=True)
     assert capsys.readouterr().out == "Topic: a\tPartition: 0\n"
+
+
+def test_result_without_reader_ends_an_endless_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Output(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Output())
+    with pytest.raises(BrokenPipeError):
+        print_result("human", [], lambda: ["line"], ends_without_reader=True)
 
 
 @pytest.mark.process

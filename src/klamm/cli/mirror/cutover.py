@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, is_output_failure
 from klamm.cli.arguments import add_timeout, seconds
-from klamm.cli.output import table_lines
+from klamm.cli.output import table_lines, write_result
 from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.groups.both_sides import both_sides
@@ -84,7 +84,7 @@ def _show(outcome: Cutover, flow: FlowSettings) -> int:
     """Print the table of offsets and the result for the group."""
     rows = [_COLUMNS, *(_cells(outcome.group, row) for row in outcome.rows)]
     for line in table_lines(rows) if outcome.rows else ():
-        sys.stdout.write(f"{line}\n")
+        write_result(f"{line}\n")
     for problem in outcome.problems:
         sys.stderr.write(f"group {outcome.group}: {problem}\n")
     alias = flow.target.alias
@@ -94,7 +94,7 @@ def _show(outcome: Cutover, flow: FlowSettings) -> int:
         end = f"was moved to cluster {alias}; start its consumers there"
     else:
         end = f"can be moved to cluster {alias}; nothing was changed"
-    sys.stdout.write(f"{outcome.flow}: group {outcome.group} {end}\n")
+    write_result(f"{outcome.flow}: group {outcome.group} {end}\n")
     return EXIT_OK if outcome.is_ready else EXIT_FAILED
 
 

@@ -123,8 +123,10 @@ class Watch:
             for cluster, plan in plans.items()
         ]
         if differing != self._shown and plans:
-            show(list(plans.items()), self._options, is_done=False)
-            sys.stdout.flush()
+            ends_without_reader = not self._options.once
+            show(list(plans.items()), self._options, is_done=False, ends_without_reader=ends_without_reader)
+            if ends_without_reader:
+                sys.stdout.flush()
             self._shown = differing
         if has_failed or any(plan.failed for plan in plans.values()):
             return EXIT_FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +9,7 @@ from klamm.atomic_file import replace_file
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.output import is_unicode, print_error
+from klamm.cli.output import is_unicode, print_error, write_result
 from klamm.cli.topics.names import matching
 from klamm.display import counted, escaped
 from klamm.kafka_client.errors import explain
@@ -74,7 +73,7 @@ def _run(options: argparse.Namespace, prog: str) -> int:
     code = EXIT_FAILED if problems else EXIT_OK
     content = document(resources)
     if options.file == _STDOUT:
-        sys.stdout.write(as_text(content, options.output, is_unicode=is_unicode()))
+        write_result(as_text(content, options.output, is_unicode=is_unicode()))
         return code
     try:
         replace_file(Path(options.file), as_text(content, options.output))

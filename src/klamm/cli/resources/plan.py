@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from klamm.cli import EXIT_FAILED, EXIT_IMPACT, EXIT_OK
 from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, UsageError, connect, guarded
 from klamm.cli.impact import add_max_impact_flag, excess
-from klamm.cli.output import print_error, print_result
+from klamm.cli.output import print_error, print_result, write_result
 from klamm.cli.profiles import fill_in
 from klamm.display import counted, escaped
 from klamm.impact.facts import NO_NEED
@@ -308,6 +307,7 @@ def show(
     *,
     is_done: bool,
     impacts: Mapping[str | None, Impact] = MappingProxyType({}),
+    ends_without_reader: bool = False,
 ) -> None:
     """Write plans to stdout in the requested form, and the reasons of failures to stderr."""
     from klamm.cli.resources import report  # noqa: PLC0415
@@ -315,7 +315,8 @@ def show(
     plans = [plan for _, plan in named]
     counts = report.summary(plans, is_done=is_done)
     if options.output == "markdown":
-        sys.stdout.write(report.markdown(named, is_done=is_done, impacts=impacts))
+        text = report.markdown(named, is_done=is_done, impacts=impacts)
+        write_result(text, ends_without_reader=ends_without_reader)
     else:
         content = {
             "resources": [entry for cluster, plan in named for entry in report.document(plan, cluster)],
@@ -331,7 +332,7 @@ def show(
                 shown += report.impact_lines(impacts.get(cluster))
             return [*shown, report.summary_line(plans, counts)]
 
-        print_result(options.output, content, human)
+        print_result(options.output, content, human, ends_without_reader=ends_without_reader)
     for plan in plans:
         for key, reason in plan.failed.items():
             print_error(f"klamm {'apply' if is_done else 'plan'}: {escaped(str(key))}: {escaped(reason)}")

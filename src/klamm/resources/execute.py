@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -252,15 +253,18 @@ def _see_added(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
 
 
 def _moves(run: _Run, diffs: Sequence[ResourceDiff]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the new replicas of the partitions whose number of replicas changes."""
+    """Return the new replicas of the partitions whose number of replicas changes.
+
+    All topics of the cluster count for the load of a broker, also those that the files do not declare.
+    """
     if not diffs:
         return {}
     racks = {node.id: node.rack for node in run.admin.describe_cluster().result().nodes}
-    loads = dict.fromkeys(racks, 0)
-    for existing in run.existing.values():
-        for replicas in existing.replicas:
-            for broker in replicas:
-                loads[broker] = loads.get(broker, 0) + 1
+    loads = Counter(dict.fromkeys(racks, 0))
+    described = run.admin.describe_topics(run.admin.list_topics(include_internal=True).result())
+    for outcome in described.values().values():
+        if outcome.exception() is None:  # a topic may have been deleted since it was listed
+            loads.update(broker for partition in outcome.result().partitions for broker in partition.replicas)
     moves = {}
     for diff in diffs:
         change = diff.change_of(REPLICATION_FACTOR)

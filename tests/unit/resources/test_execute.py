@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from klamm.admin import TopicPartition
 from klamm.admin.results import PerKeyResult
-from klamm.policy.answers import PolicyOverride
-from klamm.protocol.errors import PolicyViolationError
+from klamm.kafka_client.pool.calls import Outcome
+from klamm.policy.answers import REPLICATION_FACTOR, PolicyOverride
+from klamm.protocol.errors import PolicyViolationError, UnknownTopicOrPartitionError
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.execute import carry_out
 from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceKey
@@ -121,6 +124,54 @@ def test_resource_that_was_changed_before_a_rejected_broker_config_is_not_skippe
         cast("AdminClient", admin), plan_resources(DECLARED, EXISTING), EXISTING, validate_only=False, keep_going=False
     )
     assert (admin.changed, set(outcomes.errors), outcomes.skipped) == (["audit", ""], {DEFAULT}, frozenset())
+
+
+class ThreeBrokers(RecordingAdmin):
+    """Cluster of three brokers. An undeclared topic has its replicas on broker 2, another cannot be described."""
+
+    def describe_cluster(self) -> Outcome[object]:
+        return _completed(SimpleNamespace(nodes=[SimpleNamespace(id=broker, rack=None) for broker in (1, 2, 3)]))
+
+    def list_topics(self, *, include_internal: bool) -> Outcome[Mapping[str, object]]:
+        assert include_internal
+        return _completed(dict.fromkeys(("audit", "undeclared", "deleted")))
+
+    def describe_topics(self, names: Collection[str], *, is_current: bool = False) -> PerKeyResult[str, Any]:
+        result: PerKeyResult[str, Any] = PerKeyResult(names)
+        for name, outcome in result.values().items():
+            if name == "deleted":
+                outcome.set_exception(UnknownTopicOrPartitionError("deleted"))
+            else:
+                replicas = (1,) if name == "audit" else (2,)
+                outcome.set_result(SimpleNamespace(partitions=[SimpleNamespace(replicas=replicas)]))
+        return result
+
+    def alter_partition_reassignments(
+        self, moves: Mapping[TopicPartition, Sequence[int]]
+    ) -> PerKeyResult[TopicPartition, None]:
+        self.moves = dict(moves)
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(moves)
+        for outcome in result.values().values():
+            outcome.set_result(None)
+        return result
+
+
+def _completed(value: Any) -> Outcome[Any]:
+    outcome: Outcome[Any] = Outcome()
+    outcome.set_result(value)
+    return outcome
+
+
+def test_new_replica_goes_to_the_broker_with_the_fewest_replicas_of_all_topics() -> None:
+    # given
+    admin = ThreeBrokers()
+    factor = CurrentValue(value="1", origin="topic", is_own=True)
+    existing = {TOPIC: Existing(values={REPLICATION_FACTOR: factor}, replicas=((1,),))}
+    declared = Declared(kind=Kind.TOPIC, name="audit", values={REPLICATION_FACTOR: "2"})
+    # when
+    carry_out(cast("AdminClient", admin), plan_resources((declared,), existing), existing, validate_only=False)
+    # then
+    assert admin.moves == {TopicPartition("audit", 0): (1, 3)}
 
 
 @pytest.mark.parametrize("keep_going", [False, True])

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSource, OpType
+from klamm.display import counted
+from klamm.kafka_client.errors import FATAL_ERRORS, explain
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 from klamm.resources.model import THROTTLED_RATES, THROTTLED_REPLICAS
@@ -139,19 +141,29 @@ class MoveThrottle:
                 outcome.result()
 
 
-def wait_for_moves(admin: AdminClient, partitions: Collection[TopicPartition], report: Callable[[int], None]) -> None:
-    """Return when no partition is being reassigned any more.
+def wait_for_moves(admin: AdminClient, partitions: Collection[TopicPartition], report: Callable[[str], None]) -> None:
+    """Return when no partition is being reassigned any more. The wait continues after an outage of the cluster.
 
     Args:
         admin: Connection to the cluster.
         partitions: Partitions whose replicas move.
-        report: Called with the number of partitions that still move, whenever it changes.
+        report: Called with the progress as a sentence, whenever it changes.
     """
-    last = 0
-    while partitions and (left := len(admin.list_partition_reassignments(partitions).result())):
-        if left != last:
-            report(left)
-        last = left
+    last = ""
+    while partitions:
+        try:
+            left = len(admin.list_partition_reassignments(partitions).result())
+        except (ConnectionError, TimeoutError) as error:
+            if isinstance(error, FATAL_ERRORS):
+                raise
+            state = f"The moves of replicas cannot be read, retrying: {explain(error)}"
+        else:
+            if not left:
+                return
+            state = f"Replicas of {counted(left, 'partition')} are moving."
+        if state != last:
+            report(state)
+        last = state
         time.sleep(POLL_INTERVAL_S)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from klamm.cli.connection import RequestError, UsageError, connect, guarded
 from klamm.cli.impact import add_max_impact_flag, excess
 from klamm.cli.output import print_error, print_result, write_result
 from klamm.cli.profiles import fill_in
-from klamm.display import counted, escaped
+from klamm.display import escaped
 from klamm.impact.facts import NO_NEED
 from klamm.impact.findings import Impact
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
@@ -185,32 +185,37 @@ def _apply_all(
     done: list[tuple[str | None, Plan]] = []
     try:
         for (cluster, plan), admin in zip(named, admins, strict=True):
-            done.append((cluster, _apply(admin, plan, options)))
+            with _applied(admin, plan, options) as applied:
+                done.append((cluster, applied))
     finally:
         if done:
             show(done, options, is_done=True, impacts=impacts)
     return done
 
 
-def _apply(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Plan:
+@contextmanager
+def _applied(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Iterator[Plan]:
+    """Apply a plan and yield what was done. At the end, wait until the throttled replicas have moved."""
     from klamm.resources.engine import apply_plan  # noqa: PLC0415  # wrong flags need no network library
     from klamm.resources.throttle import MoveThrottle, moves_in_progress, wait_for_moves  # noqa: PLC0415
 
     if options.throttle is None:
-        return apply_plan(admin, plan, keep_going=options.keep_going)
+        yield apply_plan(admin, plan, keep_going=options.keep_going)
+        return
     throttle = MoveThrottle(admin, options.throttle)
     topics = [diff.key.name for diff in plan.diffs if diff.key.kind is Kind.TOPIC and diff.exists]
     throttle.take_over(topics)
     interrupted = moves_in_progress(admin, topics)
-    throttle.begin(interrupted)
-    done = apply_plan(admin, plan, keep_going=options.keep_going, throttle=throttle)
-    wait_for_moves(
-        admin,
-        (*interrupted, *done.moves),
-        lambda left: print_error(f"Replicas of {counted(left, 'partition')} are moving."),
-    )
-    throttle.end()
-    return done
+    try:
+        throttle.begin(interrupted)
+        done = apply_plan(admin, plan, keep_going=options.keep_going, throttle=throttle)
+        yield done
+        wait_for_moves(admin, (*interrupted, *done.moves), print_error)
+        throttle.end()
+    except BaseException:
+        rate = options.throttle
+        print_error(f"A throttle of {rate} bytes/s may remain; repeat the command with --throttle {rate} to remove it.")
+        raise
 
 
 def _impact(admin: AdminClient, plan: Plan) -> Impact:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import klamm
 from klamm import cli
-from klamm.admin import AdminClient, NewTopic
+from klamm.admin import AdminClient, NewTopic, TopicPartition
 from klamm.cli.profiles import find_profile
+from klamm.cli.resources import plan
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.properties import SettingsError
-from klamm.protocol.errors import TopicAuthorizationError
+from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
+from klamm.resources.cluster import Observation
+from klamm.resources.engine import Plan
 from klamm.resources.kinds import KIND_OF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     Run = Callable[..., tuple[int, str, str]]
@@ -442,6 +448,65 @@ def test_unset_secret_is_reported_with_one_place(run: Run, address: str, tmp_pat
     code, _, err = run("plan", str(file), "--bootstrap-server", address)
     unset = "the environment variable PLAN_TEST_UNSET is not set; export it and try again"
     assert (code, err) == (1, f"klamm plan: scram-user bob: {file}: users.bob: {unset}\n")
+
+
+class MovingAdmin(AbstractContextManager["MovingAdmin"]):
+    """Cluster in which a replica moves, with the outcomes of the calls that list the moves."""
+
+    def __init__(self, outcomes: Sequence[BaseException | dict[TopicPartition, None]]) -> None:
+        self._outcomes = iter(({}, *outcomes))
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def list_partition_reassignments(self, _: object) -> Outcome[Any]:
+        outcome: Outcome[Any] = Outcome()
+        listed = next(self._outcomes)
+        if isinstance(listed, BaseException):
+            outcome.set_exception(listed)
+        else:
+            outcome.set_result(listed)
+        return outcome
+
+
+@pytest.fixture
+def throttled(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Apply with a throttle to a cluster whose listings of the moves have these outcomes."""
+
+    class Throttle:
+        def __init__(self, *_: object) -> None:
+            self.take_over = self.begin = self.end = lambda *_: None
+
+    def apply(*outcomes: BaseException | dict[TopicPartition, None]) -> tuple[int, str, str]:
+        applied = Plan(diffs=(), failed={}, observation=Observation(resources={}), moves=(TopicPartition("moving", 0),))
+        monkeypatch.setattr(plan, "connected", lambda *_: MovingAdmin(outcomes))
+        monkeypatch.setattr("klamm.resources.engine.make_plan", lambda *_: applied)
+        monkeypatch.setattr("klamm.resources.engine.apply_plan", lambda *_, **__: applied)
+        monkeypatch.setattr("klamm.resources.throttle.MoveThrottle", Throttle)
+        monkeypatch.setattr("klamm.resources.throttle.POLL_INTERVAL_S", 0)
+        (tmp_path / "file.yaml").write_text("topics: {}")
+        return run("apply", str(tmp_path / "file.yaml"), "--throttle", "1000")
+
+    return apply
+
+
+def test_throttled_apply_waits_through_an_outage(throttled: Callable[..., tuple[int, str, str]]) -> None:
+    moving = {TopicPartition("moving", 0): None}
+    assert throttled(moving, TimeoutError("no response"), ConnectionLostError("down"), {}) == (
+        0,
+        "Topics: 0 created, 0 changed, 0 in line, 0 failed.\n",
+        "Replicas of 1 partition are moving.\n"
+        "The moves of replicas cannot be read, retrying: no response\n"
+        "The moves of replicas cannot be read, retrying: down\n",
+    )
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ClusterAuthorizationError("no right"), 1)])
+def test_interrupted_wait_for_moves_reports_the_changes_and_the_throttle(
+    error: BaseException, code: int, throttled: Callable[..., tuple[int, str, str]]
+) -> None:
+    ended = throttled(error)
+    assert ended[:2] == (code, "Topics: 0 created, 0 changed, 0 in line, 0 failed.\n")
+    assert "A throttle of 1000 bytes/s may remain; repeat the command with --throttle 1000 to remove it." in ended[2]
 
 
 def test_plan_without_servers_names_the_missing_flag(run: Run, tmp_path: Path) -> None:

@@ -450,6 +450,14 @@ def test_unset_secret_is_reported_with_one_place(run: Run, address: str, tmp_pat
     assert (code, err) == (1, f"klamm plan: scram-user bob: {file}: users.bob: {unset}\n")
 
 
+@pytest.mark.parametrize("limit", [("--max-impact", "none"), ("--max-deletes", "0")], ids=lambda limit: limit[0])
+def test_limit_that_needs_a_cluster_is_rejected_offline(limit: tuple[str, str], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text("topics: {}")
+    code, out, err = run("plan", str(tmp_path / "file.yaml"), "--offline", *limit)
+    assert (code, out) == (cli.EXIT_USAGE, "")
+    assert f"{limit[0]} needs a cluster, not --offline" in err
+
+
 class MovingAdmin(AbstractContextManager["MovingAdmin"]):
     """Cluster in which a replica moves, with the outcomes of the calls that list the moves."""
 

@@ -29,6 +29,8 @@ _WEAK_ACKS: Final = frozenset({"0", "1"})
 def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding]:
     """Predict clients above a lower quota, which the broker delays."""
     before = facts.quotas.get(change.entity, {}).get(change.name)
+    if before is None:
+        before = _inherited_limit(change, facts)
     value = change.value
     if value is None:  # then the strictest of the less specific entities may apply
         others = [quotas for entity, quotas in facts.quotas.items() if _may_replace(entity, change.entity)]
@@ -41,13 +43,13 @@ def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding
         for client in facts.clients or ()
         if client.rates.get(change.name, 0) > value and _is_concerned(client, change.entity, facts.quotas)
     ]
-    text = "was not limited" if before is None else f"was {before:g}"
+    text = "was not limited" if before is None else f"was {_plain(before)}"
     if above:
         names = Names.of(client.name for client in above)
-        message = f"{counted(len(above), 'client')} ({names}) exceed {change.name}={value:g} and are delayed."
+        message = f"{counted(len(above), 'client')} ({names}) exceed {change.name}={_plain(value)} and are delayed."
     else:
         names = Names()
-        message = f"{change.name} becomes {value:g} ({text}). Clients above it are delayed."
+        message = f"{change.name} becomes {_plain(value)} ({text}). Clients above it are delayed."
     yield Finding(
         kind="clients_throttled" if above else "quota_lowered",
         level=ImpactLevel.DISRUPTION if above or value == 0 else ImpactLevel.NOTICE,
@@ -56,6 +58,33 @@ def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding
         figures={**figures, **({"clients": len(above)} if above else {})},
         names={"clients": names} if above else {},
     )
+
+
+def _inherited_limit(change: QuotaAltered, facts: ClusterFacts) -> float | None:
+    """Return the limit of a less specific entity that applies to an entity without one; None without it.
+
+    A limit that each client id has for itself does not count for a user: the clients of the user will share theirs.
+    """
+    others = [
+        entity
+        for entity, quotas in facts.quotas.items()
+        if change.name in quotas and _may_replace(entity, change.entity)
+    ]
+    first = min(others, key=_precedence, default=None)
+    if first is None or not dict(first).keys() <= dict(change.entity).keys():
+        return None
+    return facts.quotas[first][change.name]
+
+
+def _precedence(entity: EntityParts) -> tuple[int, ...]:
+    """Return a key by which the entity whose quota applies comes first, in the precedence of KIP-55."""
+    names = dict(entity)
+    return tuple(2 if kind not in names else int(names[kind] is None) for kind in ("user", "client-id"))
+
+
+def _plain(value: float) -> str:
+    """Return a quota as text, an integer with all its digits."""
+    return f"{value:.17g}" if value.is_integer() else f"{value:g}"
 
 
 def acls_removed(change: AclsRemoved, _: ClusterFacts) -> Iterator[Finding]:

@@ -55,6 +55,35 @@ def test_raised_or_removed_quota_has_no_impact() -> None:
         assert predict([QuotaAltered(entity=_ALICE, name=_RATE, value=value)], facts).level is ImpactLevel.NONE
 
 
+_DEFAULT_USER: EntityParts = (("user", None),)
+_CLIENT: EntityParts = (("client-id", "a"),)
+
+
+@pytest.mark.parametrize(
+    ("quotas", "before"),
+    [
+        ({}, "was not limited"),
+        ({_DEFAULT_USER: 1_048_576.0}, None),
+        ({_DEFAULT_USER: 1_048_576.0, _CLIENT: 20_971_520.0}, None),
+        ({_DEFAULT_USER: 20_971_520.0}, "was 20971520"),
+        ({_DEFAULT_USER: 1_048_576.0, (*_DEFAULT_USER, *_CLIENT): 1_048_576.0}, "was not limited"),
+        ({_CLIENT: 1_048_576.0}, "was not limited"),
+        ({(("client-id", None),): 1_048_576.0}, "was not limited"),
+        ({(("user", "bob"),): 1_048_576.0}, "was not limited"),
+    ],
+)
+def test_first_quota_of_user_is_compared_with_that_of_less_specific_entities(
+    quotas: dict[EntityParts, float], before: str | None
+) -> None:
+    facts = cluster(quotas={entity: {_RATE: value} for entity, value in quotas.items()})
+
+    findings = predict([QuotaAltered(entity=_ALICE, name=_RATE, value=10_485_760.0)], facts).findings
+
+    assert [finding.message for finding in findings] == (
+        [] if before is None else [f"{_RATE} becomes 10485760 ({before}). Clients above it are delayed."]
+    )
+
+
 def test_removed_quota_gives_way_to_a_stricter_default() -> None:
     others = {
         (("user", None),): {_RATE: 1.0},

@@ -34,7 +34,8 @@ With ``refresh.topics.enabled=false``, topics are refreshed only once. ``sync.to
 A step that fails stays due, so the next turn repeats it. The steps after it wait. The assignment last published stays
 valid: the tasks keep copying while an admin call fails. Topics that exist are copied although others cannot be created
 now, for example because a controller is unavailable: no step waits for the offset syncs and heartbeats topics, and a
-refresh that cannot create or grow remote topics publishes those that exist.
+refresh that cannot create or grow remote topics publishes those that exist. The same holds for a remote topic that
+exists, but that the target does not list yet.
 
 A stopped topic is left out of the assignment and of the syncs of configs and ACLs. Paused topics stay in both: only
 their records are not fetched. Promoted topics stay in the assignment, so that a task hands them over, also while the
@@ -68,10 +69,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError
-from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, error_text
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.cluster_admin import (
     check_reachable,
+    denied_topics,
     missing_topics,
     partition_counts,
     shared_topics,
@@ -97,16 +99,12 @@ from klamm.mirror.topics.plans import (
 )
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics, with_remedy
 from klamm.mirror.topics.states import FlowStates
-from klamm.protocol.errors import (
-    InvalidConfigError,
-    InvalidPartitionsError,
-    TopicAlreadyExistsError,
-)
+from klamm.protocol.errors import InvalidConfigError, InvalidPartitionsError, TopicAlreadyExistsError
 from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient, NewTopic
     from klamm.mirror.progress.flow_progress import MirrorStatus
@@ -410,6 +408,7 @@ class FlowControl:
             counts |= self._grow(plan.grow)
             remote_topics = [*map(self._settings.remote_topic, selected), *(name for _, name, _ in self._kept)]
             self._spread([name for name in remote_topics if name in counts])
+            self._check_listed(map(self._settings.remote_topic, plan.create), counts)
         except NoPartitionsYetError:
             raise
         except CLUSTER_ERRORS:
@@ -559,6 +558,26 @@ class FlowControl:
         # After the creation of thousands of topics, a broker may omit some of them from its topic list for a while.
         unlisted = {name for name, rejected in outcomes.items() if isinstance(rejected, TopicAlreadyExistsError)}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
+
+    def _check_listed(self, created: Iterable[str], counts: Mapping[str, int]) -> None:
+        """Check that the target lists the remote topics that it did not create because they exist.
+
+        A broker may omit a topic that another flow, or this one before a restart, has just created.
+
+        Args:
+            created: Remote topics that the target did not list, after the attempt to create them.
+            counts: Partition counts of the topics that are listed or were created.
+
+        Raises:
+            ConnectionLostError: The target does not list one of them yet.
+        """
+        # The creation of all others is recorded: in the counts, or as rejected.
+        unlisted = {name for name in created if name not in counts and name not in self._rejected}
+        alias = self._settings.target.alias
+        for name, denied in denied_topics(self._target, unlisted).items():
+            self._note_rejection(name, denied, f"describe topic {name} on cluster {alias}")
+        if awaited := sorted(unlisted.difference(self._rejected)):
+            raise ConnectionLostError(f"topic {awaited[0]} exists on cluster {alias}, but is not listed yet")
 
     def _forget_deleted(self, names: Collection[str]) -> None:
         """Forget the topic ids of source topics without a remote topic: a new one may be of another source topic."""

@@ -232,6 +232,33 @@ def test_remote_topic_missing_from_listing_is_still_copied() -> None:
     assert run.published == [(("orders", "A.orders", 2), ("users", "A.users", 1))]
 
 
+def test_remote_topic_that_exists_but_is_not_listed_yet_is_awaited() -> None:
+    """Another flow that shares it has just created it, or this flow before a restart."""
+    # given
+    source, target = FakeCluster(orders=2), FakeCluster(orders=1)
+    target.unlisted.add("orders")
+    run = Run(source, target, replication_policy_class=IDENTITY)
+    # when
+    with pytest.raises(ConnectionLostError, match="topic orders exists on cluster B, but is not listed yet"):
+        run.control.turn()
+    # then
+    assert not run.progress().is_done
+    # when
+    target.unlisted.clear()
+    run.control.turn()
+    # then
+    assert run.published == [(("orders", "orders", 2),)]
+
+
+def test_existing_topic_without_describe_right_is_reported_and_others_continue() -> None:
+    source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.orders": 1})
+    target.denied.add("A.orders")
+    run = Run(source, target)
+    run.control.turn()
+    assert run.published == [(("users", "A.users", 1),)]
+    assert run.progress().rejected == (("A.orders", "TOPIC_AUTHORIZATION_FAILED"),)
+
+
 def test_rejected_topic_is_reported_and_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     target.rejects["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")

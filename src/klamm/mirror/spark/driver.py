@@ -28,12 +28,13 @@ from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import FlowControl
+from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.heartbeats import new_instance, write_heartbeats
 from klamm.mirror.topics.states import FlowStates
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
 
     from klamm.admin import AdminClient
@@ -230,6 +231,10 @@ class ControlLoops:
             )
             self.coordinator.publish(flow.name, share)
 
+        def is_released(topics: Collection[str]) -> bool:
+            # klamm as a broker leads a remote topic until it is deleted, and its tasks start where the replicas end.
+            return flow.replica is not None or self.coordinator.wait_released(flow.name, topics, 0)
+
         source, target = admin_client(flow, "source"), admin_client(flow, "target")
         back = f"{flow.target.alias}->{flow.source.alias}"
         heartbeats = next((pair for pair in self._settings.heartbeats if pair.name == back), None)
@@ -244,6 +249,7 @@ class ControlLoops:
                 claim=self._claims[flow.name],
                 states=self._states[flow.name],
                 request=partial(self.coordinator.set_topic_states, flow.name),
+                deletion=TopicDeletion(flow, source, target, is_released=is_released),
                 remote_topics=_remote_topics(flow, target),
             )
             control.run(ended)

@@ -13,6 +13,9 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
 - No other flow of the mirror may write to the remote topic: flows that keep the names of topics and both select one
   share its remote topic, which holds the records of both sources.
 
+A remote topic is not deleted while a task may still commit source offsets of its source topic. They would outlive the
+deletion, and a later source topic with that name would be resumed there.
+
 The start of each grace period and the deletions of the past hour are kept in memory. A restart of the mirror starts
 both again, so it can only delay a deletion of a topic. Grace periods also start again after the topics were not
 refreshed for some time: the source does not answer, the flow is stopped, or another process mirrors it. After a
@@ -110,6 +113,7 @@ class TopicDeletion:
         mirrored: Callable[[FlowSettings], Collection[str]] = mirrored_topics,
         forget: Callable[[FlowSettings, Collection[str]], None] = forget_topics,
         first_cluster: Callable[[FlowSettings, str], str] = first_cluster,
+        is_released: Callable[[Collection[str]], bool] = lambda _topics: True,
     ) -> None:
         """Prepare the step.
 
@@ -120,6 +124,7 @@ class TopicDeletion:
             mirrored: Returns the source topics that the flow has source offsets for.
             forget: Deletes the source offsets of topics.
             first_cluster: Returns the cluster id that the source had at the first call, given that of now.
+            is_released: Returns whether no task has partitions of these source topics any more.
         """
         self._settings = settings
         self._source = source
@@ -127,6 +132,7 @@ class TopicDeletion:
         self._mirrored = mirrored
         self._forget = forget
         self._first_cluster = first_cluster
+        self._is_released = is_released
         self._gone_since: dict[str, float] = {}
         """Time at which each deleted source topic was first missing."""
         self._cluster_id: str | None = None
@@ -177,7 +183,7 @@ class TopicDeletion:
         if settings.mode is TopicDeletions.PLAN:
             return planned.keys()
         grace_s = settings.grace.total_seconds()
-        due = [topic for topic in planned if now - self._gone_since[topic] >= grace_s]
+        due = [topic for topic in planned if now - self._gone_since[topic] >= grace_s and self._is_released([topic])]
         self._deleted_at = [at for at in self._deleted_at if now - at < _HOUR_S]
         allowed = settings.max_per_hour - len(self._deleted_at)
         if due[allowed:]:

@@ -11,10 +11,11 @@ from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.driver import ControlLoops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import pytest
 
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.control import Assignment
 
 WAIT_S = 10.0
@@ -61,3 +62,21 @@ def test_tasks_receive_topics_that_another_flow_selects(monkeypatch: pytest.Monk
     assert plan is not None
     shares = [share for group in plan["groups"] for share in leases.from_json(group).shares]
     assert [(share.settings.flow, share.settings.shared_topics) for share in shares] == [("A->B", ("users",))]
+
+
+def test_remote_topics_are_not_deleted_while_tasks_have_their_source_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    is_released: dict[str, Callable[[Collection[str]], bool]] = {}
+
+    def deletion(flow: FlowSettings, *_: object, **functions: Callable[[Collection[str]], bool]) -> None:
+        is_released[flow.name] = functions["is_released"]
+
+    monkeypatch.setattr(driver, "TopicDeletion", deletion)
+    monkeypatch.setattr(ControlOfFirstFlow, "published", threading.Event(), raising=False)
+    monkeypatch.setattr(driver, "FlowControl", ControlOfFirstFlow)
+    # when
+    with ControlLoops(parse_settings(PROPERTIES), join_s=WAIT_S):
+        assert ControlOfFirstFlow.published.wait(WAIT_S)
+        # then
+        assert not is_released["A->B"](["orders"])
+        assert is_released["A->B"](["gone"])

@@ -75,6 +75,8 @@ class Run:
         self.target = FakeCluster(**{f"A.{topic}": 1 for topic in mirrored})
         self.mirrored = set(mirrored)
         self.is_hidden = self.is_read_only = False
+        self.is_copied = False
+        """Whether tasks still have partitions of the source topics."""
         self.now = 1000.0
         self.states, self.claim = FlowStates(), FlowClaim.always()
         deletion = TopicDeletion(
@@ -84,6 +86,7 @@ class Run:
             mirrored=self._read,
             forget=self._forget,
             first_cluster=lambda _, now: now,
+            is_released=lambda _: not self.is_copied,
         )
         self.control = FlowControl(
             settings,
@@ -146,6 +149,23 @@ def test_remote_topic_is_deleted_after_grace_period_and_forgotten() -> None:
     assert run.after(59) == {"A.orders", "A.users"}
     assert run.after(1) == {"A.users"}
     assert run.mirrored == {"users"}
+
+
+def test_remote_topic_is_not_deleted_before_its_tasks_have_ended() -> None:
+    """Their last source offsets would be those of a later topic with that name."""
+    # given
+    run = Run(["orders"], **{f"{KEY}.grace.seconds": "0"})
+    run.is_copied = True
+    # when
+    del run.source.topics["orders"]
+    # then
+    assert run.after(2) == {"A.orders"}
+    assert run.mirrored == {"orders"}
+    # when
+    run.is_copied = False
+    # then
+    assert run.after(1) == set()
+    assert run.mirrored == set()
 
 
 def test_recreated_source_topic_cancels_deletion(caplog: pytest.LogCaptureFixture) -> None:

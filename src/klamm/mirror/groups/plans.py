@@ -145,9 +145,7 @@ def _translate(
     if translation is None:
         translation = _without_syncs(flow, where, committed.offset, logs)
     if translation is None:
-        is_known = translator.knows(topic, partition)
-        nothing = "nothing was mirrored yet, according to the offset syncs"
-        return without("its offset is older than every offset sync" if is_known else nothing)
+        return without(_untranslated(flow, topic, is_known=translator.knows(topic, partition)))
     bounds = logs.target.get(remote)
     if bounds is None:
         return without(f"its partition does not exist on cluster {flow.target.alias}, or has no leader")
@@ -173,6 +171,23 @@ def _translate(
         metadata=committed.metadata,
     )
     return Translated(topic, partition, checkpoint, translation.again_at_most, "")
+
+
+def _untranslated(flow: FlowSettings, topic: str, *, is_known: bool) -> str:
+    """Return why the offset syncs do not translate an offset.
+
+    Args:
+        flow: Settings of the flow.
+        topic: Source topic that the topic filter accepts.
+        is_known: Whether there are offset syncs of the partition.
+    """
+    if is_known:
+        return "its offset is older than every offset sync"
+    if flow.selection.includes(topic):
+        return "nothing was mirrored yet, according to the offset syncs"
+    is_internal = flow.policy.is_internal_topic(topic)
+    why = "is internal" if is_internal else f"was mirrored from cluster {flow.target.alias}"
+    return f"the topic {why}, so {flow.name} does not mirror it: {flow.name}.topics.exclude leaves its offsets out"
 
 
 def _without_syncs(flow: FlowSettings, where: PartitionTuple, offset: int, logs: Logs) -> Translation | None:

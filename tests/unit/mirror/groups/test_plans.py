@@ -111,6 +111,19 @@ def test_offset_without_checkpoint_has_reason() -> None:
 
 
 @pytest.mark.parametrize(
+    ("topic", "why"), [("B.born-there", "was mirrored from cluster B"), ("mm2-status.A.internal", "is internal")]
+)
+def test_offset_on_topic_that_the_flow_does_not_mirror_names_key_to_leave_it_out(topic: str, why: str) -> None:
+    flow = parse_settings(FILE | {"topics": ".*", "topics.exclude": "none"}).flows[0]
+    offsets = accepted(flow, {(topic, 0): OffsetAndMetadata(5)})
+    (plan,) = translate_group(flow, "g", offsets, Knowledge("orders"), Logs({}, {}))
+    reason = f"the topic {why}, so A->B does not mirror it: A->B.topics.exclude leaves its offsets out"
+    assert (plan.checkpoint, plan.reason) == (None, reason)
+    excluding = parse_settings(FILE | {"topics": ".*", "A->B.topics.exclude": topic}).flows[0]
+    assert accepted(excluding, {(topic, 0): OffsetAndMetadata(5)}) == {}
+
+
+@pytest.mark.parametrize(
     ("flow", "topic", "source", "target", "expected"),
     [
         pytest.param(FLOW, "orders", (5, 5), (0, 7), (7, 0), id="emptied and read to its end"),

@@ -1,7 +1,8 @@
 """Produce (key 0), v0-13, in the gateway.
 
 Only ``acks`` is read of most requests: with ``acks=0`` there is no response. Client configs may raise it (KIP-649).
-Responses of v10 and newer may carry the addresses of new leaders (KIP-951). v12 is the last version with the names of
+Responses of v10 and newer may carry the addresses of new leaders (KIP-951), but not of those
+for which the gateway has no port. v12 is the last version with the names of
 topics. With a policy on flows, clients get no later one, and v0-2 close the connection, because they cannot be decoded.
 They are announced nevertheless, as by Kafka 4: older versions of librdkafka disable compression if v0 is missing.
 """
@@ -116,6 +117,10 @@ def _may_have_endpoints(response: memoryview) -> bool:
 
 def _rewrite(body: memoryview, version: int, book: AddressBook) -> Body | None:
     return ADDRESSES.rewrite_all(body, version, book) if _may_have_endpoints(body) else None
+
+
+def _leave_out(response: ProduceResponse, left: Collection[int]) -> None:
+    response.node_endpoints = [leader for leader in response.node_endpoints if leader.node_id not in left]
 
 
 # -- policies on flows
@@ -369,6 +374,7 @@ POLICY: Final = PolicyApi(
 ADDRESSES: Final = AddressCarrier(
     response=ProduceResponse,
     addressed=lambda response: [(leader.node_id, leader) for leader in response.node_endpoints],
+    leave_out=_leave_out,
     first_version=_ENDPOINTS_SINCE,
     rewrite_body=_rewrite,
     decodes_all=_may_have_endpoints,

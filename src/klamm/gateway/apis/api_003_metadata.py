@@ -1,7 +1,8 @@
 """Metadata (key 3), v0-13, in the gateway: the addresses of all brokers are replaced.
 
-They come first in the response, so the topics behind them are copied without being decoded. The API is always admitted:
-a client whose id is denied reaches the broker that rejects it. Clients have no clear way to report an error in it.
+Brokers for which the gateway has no port are left out. The brokers come first in the response, so the topics behind
+them are copied without being decoded. The API is always admitted: a client whose id is denied reaches the broker that
+rejects it. Clients have no clear way to report an error in it.
 
 A policy on topics decides on those that the upstream would create for a client that needs them. Requests that create no
 topics, above all those for all topics, are forwarded as received. The responses to the others are decoded:
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import ConfigResource
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.gateway.apis.api_019_create_topics import decide_topic, describe_valid
-from klamm.gateway.frames.addresses import AddressCarrier
+from klamm.gateway.frames.addresses import AddressCarrier, replace_address
 from klamm.gateway.frames.wire import INT32
 from klamm.gateway.policies.decisions import Allowed
 from klamm.gateway.policies.divided_requests import replaced
@@ -72,19 +73,28 @@ def _rewrite(body: memoryview, version: int, book: AddressBook) -> Body:
     try:
         if flexible:
             count, position = read_uvarint(body, start)
-            write_uvarint(out, count)
             count -= 1
         else:
             (count,), position = INT32.unpack_from(body, start), start + INT32.size
-            out += INT32.pack(count)
         check_length(count, _MAX_BROKERS, "brokers")
+        kept = 0
         for _ in range(count):
             broker, position = read(body, position, len(body), [ELEMENT_COST])
-            broker.host, broker.port = book.advertised(broker.node_id, broker.host, broker.port)
-            write(broker, out)
+            if replace_address(broker.node_id, broker, book):
+                write(broker, out)
+                kept += 1
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise ProtocolError(f"Metadata response v{version}: {error}") from error
-    return [body[:start], out, body[position:]]
+    length = bytearray()
+    if flexible:
+        write_uvarint(length, kept + 1)
+    else:
+        length += INT32.pack(kept)
+    return [body[:start], length, out, body[position:]]
+
+
+def _leave_out(response: MetadataResponse, left: Collection[int]) -> None:
+    response.brokers = [broker for broker in response.brokers if broker.node_id not in left]
 
 
 # -- policies on topics that the upstream would create for a client
@@ -252,6 +262,7 @@ API: Final = RelayedApi(
     addresses=AddressCarrier(
         response=MetadataResponse,
         addressed=lambda response: [(broker.node_id, broker) for broker in response.brokers],
+        leave_out=_leave_out,
         rewrite_body=_rewrite,
         decodes_all=lambda _: False,
     ),

@@ -1,5 +1,8 @@
 """Broker addresses in responses, replaced by addresses of the gateway. Node ids stay the same.
 
+The gateway may have no port for a broker. Responses then leave this broker out, but not its partitions: clients treat
+them as partitions without a leader, retry, and use all other partitions.
+
 ``gateway.apis`` has the APIs whose responses carry addresses.
 """
 
@@ -12,7 +15,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from klamm.gateway.frames.cutter import Piece
     from klamm.protocol.schema import Message
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 class AddressBook(Protocol):
     """Addresses of the gateway by node id."""
 
-    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """Return host and port of the gateway for a broker.
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
+        """Return host and port of the gateway for a broker; None if the gateway has no port for it.
 
         Args:
             node_id: Node id of the broker.
@@ -46,6 +49,8 @@ class AddressCarrier:
     response: type[Message]
     addressed: Callable[[Any], Iterable[tuple[int, Any]]]
     """Takes a response; returns the node ids in it, each with the struct that holds its host and port."""
+    leave_out: Callable[[Any, Collection[int]], None]
+    """Takes a response and node ids for which the gateway has no port; removes these brokers from the response."""
     first_version: int = 0
     """First version with addresses."""
     rewrite_body: Rewriter | None = None
@@ -54,9 +59,10 @@ class AddressCarrier:
     """Takes a response frame; returns whether all of it must be decoded."""
 
     def replace_in(self, response: Message, book: AddressBook) -> None:
-        """Replace the addresses in a response in place."""
-        for node_id, at in self.addressed(response):
-            replace_address(node_id, at, book)
+        """Replace the addresses in a response in place, and leave out brokers for which the gateway has no port."""
+        left = {node_id for node_id, at in self.addressed(response) if not replace_address(node_id, at, book)}
+        if left:
+            self.leave_out(response, left)
 
     def rewrite(self, body: memoryview, version: int, book: AddressBook) -> Body:
         """Return the body of a response with replaced addresses, in pieces.
@@ -90,7 +96,15 @@ class AddressCarrier:
         return [size.to_bytes(SIZE_BYTES), frame[SIZE_BYTES:body], *pieces]
 
 
-def replace_address(node_id: int, at: Any, book: AddressBook) -> None:
-    """Replace the address in a struct that holds host and port, if it is that of a broker."""
+def replace_address(node_id: int, at: Any, book: AddressBook) -> bool:
+    """Replace the address in a struct that holds host and port, if it is that of a broker.
+
+    Returns:
+        False if the gateway has no port for the broker.
+    """
     if node_id >= 0 and at.host:
-        at.host, at.port = book.advertised(node_id, at.host, at.port)
+        advertised = book.advertised(node_id, at.host, at.port)
+        if advertised is None:
+            return False
+        at.host, at.port = advertised
+    return True

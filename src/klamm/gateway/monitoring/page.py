@@ -197,10 +197,10 @@ class GatewayPage:
     def _client_address(self, node_id: int, at: Address) -> str | None:
         """Return the address of the gateway for a broker; None if the broker has none."""
         try:
-            host, port = self._app.topology.advertised(node_id, at.host, at.port)
+            advertised = self._app.topology.advertised(node_id, at.host, at.port)
         except ProtocolError:
             return None
-        return str(Address(host=host, port=port))
+        return None if advertised is None else str(Address(host=advertised[0], port=advertised[1]))
 
     # -- page
 
@@ -266,6 +266,16 @@ def _warnings(gateway: Document, status: Document, topics: Document) -> list[str
     lost = [str(broker["node_id"]) for broker in gateway["brokers"] if broker["state"] == "not listed"]
     if lost:
         warnings.append(f"The cluster does not list {counted(len(lost), 'broker')}: {', '.join(lost)}")
+    unserved = [
+        str(broker["node_id"])
+        for broker in gateway["brokers"]
+        if broker["client_address"] is None and broker["state"] != "not listed"
+    ]
+    if unserved:
+        warnings.append(
+            f"Clients cannot reach {counted(len(unserved), 'broker')} without a port: {', '.join(unserved)};"
+            " restart with a lower base port (--listen)"
+        )
     if members := gateway["bypassing_members"]:
         count = sum(members.values())
         named = ", ".join(short(client_id) for client_id in sorted(members)[:_MAX_NAMED])

@@ -65,8 +65,10 @@ class AddressRewriter:
         kind, version = self._addresses.response, self._version
         body = response_body(kind, version, frame)
         response = await coded(partial(decode, kind, version, frame, body), len(frame))
-        async for node_id, at in TimeSlice().over(self._addresses.addressed(response)):
-            replace_address(node_id, at, self._book)
+        addressed = TimeSlice().over(self._addresses.addressed(response))
+        left = {node_id async for node_id, at in addressed if not replace_address(node_id, at, self._book)}
+        if left:
+            await coded(partial(self._addresses.leave_out, response, left), len(frame))
         _, correlation_id = RESPONSE_HEAD.unpack_from(frame)
         return [await coded(partial(response_frame, response, version, correlation_id), len(frame))]
 

@@ -57,23 +57,20 @@ class Topology:
         """Call ``on_new_node`` with the node id of each broker that is not known so far."""
         self._on_new_node = on_new_node
 
-    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return host and port of the gateway for a broker, and store the broker's own address.
 
+        Returns:
+            None if base port + node id is above the largest port. A warning is logged when such a broker joins.
+
         Raises:
-            ProtocolError: The gateway has no port for the node id, or this is not the address of a broker.
+            ProtocolError: This is not the address of a broker.
         """
+        self.learn(node_id, host, port)
         if self._hosts is not None:
-            self.learn(node_id, host, port)
             return self._hosts.host_of(node_id), self.base.port
         own_port = self.base.port + node_id
-        if own_port > MAX_PORT:
-            raise ProtocolError(
-                f"Broker {node_id} has no port: base port {self.base.port} + node id is above {MAX_PORT};"
-                f" restart with a lower base port in --listen"
-            )
-        self.learn(node_id, host, port)
-        return self.base.host, own_port
+        return None if own_port > MAX_PORT else (self.base.host, own_port)
 
     def learn(self, node_id: int, host: str, port: int) -> None:
         """Store the address of a broker, in the file too.

@@ -121,7 +121,7 @@ async def test_brokers_that_left_the_cluster_do_not_prevent_the_start(
 
 
 async def test_start_fails_without_a_port_for_a_broker_of_the_cluster(tmp_path: Path) -> None:
-    """Its port would lead clients to another server, and Metadata responses that name it cannot be rewritten."""
+    """Its port would lead clients to another server, and without a port clients would see no leader."""
     base = consecutive_ports(8)
     ports, _ = ports_of_nodes(1, 7, 60_001, base=base, directory=tmp_path)
     with socket.create_server(("127.0.0.1", base + 7)), pytest.raises(OSError, match=f":{base + 7}: Address already"):

@@ -17,7 +17,7 @@ from klamm.page.activity import ActivitySampler
 from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from klamm.gateway.app import GatewayApp
@@ -62,16 +62,23 @@ class LostAdmin:
         raise ConnectionLostError(HOSTILE)
 
 
-def page(directory: Path, *, is_reachable: bool = True, configs: Mapping[str, str] = CONFIGS) -> GatewayPage:
+def page(
+    directory: Path,
+    *,
+    is_reachable: bool = True,
+    configs: Mapping[str, str] = CONFIGS,
+    nodes: Iterable[int] = (1, 2),
+    live: Iterable[int] = (1,),
+) -> GatewayPage:
     topology = Topology(directory)
     (directory / FILE_NAME).write_text("{damaged")
     topology.load()
     topology.base = Address(host="gateway", port=19092)
-    topology.learn(1, "kafka-1", 9092)
-    topology.learn(2, HOSTILE, 9092)
+    for node_id in nodes:
+        topology.learn(node_id, HOSTILE if node_id > 1 else "kafka-1", 9092)
     app = SimpleNamespace(
         topology=topology,
-        upstream=SimpleNamespace(admin=LostAdmin(), is_reachable=is_reachable, failure=HOSTILE, live=frozenset({1})),
+        upstream=SimpleNamespace(admin=LostAdmin(), is_reachable=is_reachable, failure=HOSTILE, live=frozenset(live)),
         bypass=SimpleNamespace(members={HOSTILE: 2}),
         pool=Pool(),
         base_address=topology.base,
@@ -110,6 +117,15 @@ def test_faults_are_shown_as_warnings(tmp_path: Path, *, is_reachable: bool) -> 
     assert "2 members of groups past the gateway" in warnings
     assert ("The upstream cannot be reached: " in warnings) is not is_reachable
     assert ("The cluster does not list 1 broker: 2" in warnings) is is_reachable
+
+
+def test_listed_broker_without_port_is_shown_as_warning(tmp_path: Path) -> None:
+    # given
+    shown = page(tmp_path, nodes=(1, 2, 60_001, 60_002), live=(1, 2, 60_001))
+    # when
+    _, html = asyncio.run(shown.render({}))
+    # then
+    assert "Clients cannot reach 1 broker without a port: 60001; restart with a lower base port" in html
 
 
 def test_brokers_page_shows_client_address_and_connection_outcomes(tmp_path: Path) -> None:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from klamm.gateway.upstream.topology import FILE_NAME, Topology
-from klamm.protocol.errors import ProtocolError
 from klamm.server.listeners import Address
 from tests.support.damaged_records import EXAMPLES, NESTED, damaged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def test_port_of_a_broker_is_the_base_port_plus_its_node_id(tmp_path: Path) -> None:
     topology = Topology(tmp_path)
     topology.base = Address(host="gateway", port=9000)
     assert topology.advertised(3, "broker", 1) == ("gateway", 9003)
-    with pytest.raises(ProtocolError, match="lower base port"):
-        topology.advertised(100_000, "broker", 1)
+
+
+def test_broker_above_the_last_port_is_learned_but_not_advertised(tmp_path: Path) -> None:
+    topology, new = Topology(tmp_path), list[int]()
+    topology.base = Address(host="gateway", port=9000)
+    topology.subscribe(new.append)
+    assert [topology.advertised(100_000, "broker", 1) for _ in range(2)] == [None, None]
+    assert (new, topology.nodes[100_000]) == ([100_000], Address(host="broker", port=1))
 
 
 def test_restarted_gateway_knows_the_brokers(tmp_path: Path) -> None:

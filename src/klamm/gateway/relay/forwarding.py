@@ -214,8 +214,15 @@ class Forwarder:
 
 
 def has_response(api: RelayedApi, head: RequestHead, frame: memoryview, body: int) -> bool:
-    """Return whether the client expects a response to a complete request."""
-    return api.acks is None or api.acks.read(frame, head.api_version, body)[0] != 0
+    """Return whether the client expects a response to a complete request.
+
+    Raises:
+        ProtocolError: The request is malformed.
+    """
+    try:
+        return api.acks is None or api.acks.read(frame, head.api_version, body)[0] != 0
+    except (IndexError, struct.error) as error:
+        raise ProtocolError(f"A request with key {api.key} ends before its acks") from error
 
 
 def dropped_response(api: RelayedApi, head: RequestHead, acks: int) -> RelayedExchange | None:

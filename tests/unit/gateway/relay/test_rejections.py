@@ -220,6 +220,24 @@ async def test_request_with_the_header_of_the_one_before_is_decided_on_by_the_pr
             decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
 
 
+@pytest.mark.parametrize("version", [3, 9])
+async def test_denied_produce_request_without_acks_is_malformed(version: int, caplog: pytest.LogCaptureFixture) -> None:
+    # given
+    shared = shared_objects(feature(admit=lambda context: DENIED if context.author.client_id == "bad" else None))
+    heartbeat = request(12, 0, b"body", correlation_id=7)
+    produce = REQUEST_HEAD.pack(REQUEST_HEAD.size - 4 + 4, 0, version, 8, 3) + b"bad" + b"\0"
+    with RelayRig(shared) as rig:
+        # when
+        await rig.client.send(heartbeat + produce)
+        # then
+        assert await rig.upstream.read(len(heartbeat)) == heartbeat
+        await rig.upstream.send(response(7))
+        assert await rig.client.read_frame() == response(7)[4:]
+        assert await rig.client.is_closed()
+    assert shared.figures.closed == {"request": 1}
+    assert all(record.levelname != "ERROR" for record in caplog.records)
+
+
 @pytest.mark.parametrize(
     "frame",
     [

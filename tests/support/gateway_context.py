@@ -223,6 +223,7 @@ class FakeContext:
     login: Any = None
     served: Any = None
     supported_features: Any = None
+    keep_versions: Any = None
     forwarded: list[Any] = field(default_factory=list)
     """Requests that were forwarded, in order."""
     called: list[Any] = field(default_factory=list)

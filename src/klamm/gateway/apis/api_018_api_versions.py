@@ -1,4 +1,7 @@
-"""ApiVersions (key 18), v0-5, in the gateway: the versions that both the upstream and the gateway serve."""
+"""ApiVersions (key 18), v0-5, in the gateway: the versions that both the upstream and the gateway serve.
+
+The gateway's own requests on the client's connection use the upstream's versions from the same response.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter, Forward, Reply
+from klamm.kafka_client.connection.connection import offered_versions
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -80,7 +84,14 @@ def _decide(_request: None, context: FilterContext) -> FilterResult:
         if context.api_version >= _SOFTWARE_SINCE and not is_software(name, version):
             return Reply(response=ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
         context.watch.on_software(name, version)
-    return Forward(inspect=lambda response: intersect(response, served, features))
+    keep_versions = context.keep_versions  # not the context, which has the frame
+
+    def inspect(response: ApiVersionsResponse) -> ApiVersionsResponse:
+        if response.error_code == ErrorCode.NONE:
+            keep_versions(offered_versions(response))
+        return intersect(response, served, features)
+
+    return Forward(inspect=inspect)
 
 
 API: Final = RelayedApi(

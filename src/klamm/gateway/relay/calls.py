@@ -17,7 +17,7 @@ from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.server.codec import coded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.gateway.frames.cutter import Piece
@@ -111,6 +111,11 @@ class RelayedCall:
         """First and last version of the features that the gateway itself has, by name."""
         return {name: versions for each in self._shared.features for name, versions in each.supported_features.items()}
 
+    @property
+    def keep_versions(self) -> Callable[[Mapping[int, tuple[int, int]]], None]:
+        """Function that stores the versions that the upstream offers. It does not refer to the request."""
+        return self._relay.keep_versions
+
     def decode(self, request_class: type[AnyResponse]) -> AnyResponse:
         """Return the decoded request.
 
@@ -153,12 +158,19 @@ class RelayedCall:
                 answer.exception()  # asyncio would otherwise log the errors of calls that are not awaited
 
     async def _versions(self) -> Mapping[int, tuple[int, int]]:
-        if self._relay.upstream_versions is None:
+        """Return the versions that the upstream offers.
+
+        They are requested only for a client that has sent no ApiVersions itself. The request replaces the name of the
+        client's software at the upstream (KIP-511), by which a cluster may choose the metrics that clients push.
+        """
+        versions = self._relay.upstream_versions
+        if versions is None:
             response = await self._offered(is_repeated=False)
             if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
                 response = await self._offered(is_repeated=True)
-            self._relay.upstream_versions = offered_versions(response)
-        return self._relay.upstream_versions
+            versions = offered_versions(response)
+            self._relay.keep_versions(versions)
+        return versions
 
     async def _offered(self, *, is_repeated: bool) -> Any:
         request, version = api_versions_request("gateway", is_repeated=is_repeated)

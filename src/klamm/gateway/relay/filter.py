@@ -89,6 +89,11 @@ class FilterContext(Protocol):
         ...
 
     @property
+    def keep_versions(self) -> Callable[[Mapping[int, tuple[int, int]]], None]:
+        """Function that stores the versions that the upstream offers on this connection, for ``call``."""
+        ...
+
+    @property
     def wait_result(self) -> Any:
         """Result of ``Wait.work`` when a filter is asked for the second time; None at first."""
         ...

@@ -22,7 +22,7 @@ class OpenRelay(Protocol):
     exchanges: deque[InFlight]
     """Requests in flight, oldest first."""
     upstream_versions: Mapping[int, tuple[int, int]] | None
-    """Versions by API key that the upstream offers on this connection; None before a filter needed them."""
+    """Versions by API key that the upstream offers on this connection; None before ApiVersions was answered."""
     session: UpstreamSession | None
     """Session of the gateway's own login on this connection; None if it does not expire, or there is none."""
     held_bytes: int
@@ -48,6 +48,10 @@ class OpenRelay(Protocol):
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Run the work at a request; no further request is read until it is done."""
+        ...
+
+    def keep_versions(self, versions: Mapping[int, tuple[int, int]]) -> None:
+        """Set ``upstream_versions``."""
         ...
 
     def end_requests(self, error: ProtocolError) -> None:

@@ -28,6 +28,7 @@ import logging
 import mmap
 import time
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter
@@ -64,6 +65,12 @@ READ_BUFFER: Final = memoryview(mmap.mmap(-1, MAX_BYTES, access=mmap.ACCESS_COPY
 """Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns. It is
 mapped, because the kernel copies to and from the beginning of a page with up to a tenth less CPU.
 """
+
+
+@lru_cache(maxsize=16)
+def _same_for_all(versions: frozenset[tuple[int, tuple[int, int]]]) -> Mapping[int, tuple[int, int]]:
+    """Return one mapping for all connections whose brokers offer the same versions. It takes some 10 KiB."""
+    return dict(versions)
 
 
 class Relay:
@@ -132,7 +139,7 @@ class Relay:
         self.is_closed = False
         # After a session has expired, the upstream closes the connection at any request but a login, ApiVersions too.
         self.upstream_versions: Mapping[int, tuple[int, int]] | None = None if session is None else session.versions
-        """Versions by API key that the upstream offers on this connection; None before a filter needed them."""
+        """Versions by API key that the upstream offers on this connection; None before ApiVersions was answered."""
 
     def start(self) -> None:
         """Start to read requests."""
@@ -246,6 +253,10 @@ class Relay:
         """Run the work at a request; no further request is read until it is done."""
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._on_done)
+
+    def keep_versions(self, versions: Mapping[int, tuple[int, int]]) -> None:
+        """Set ``upstream_versions``."""
+        self.upstream_versions = _same_for_all(frozenset(versions.items()))
 
     def end_requests(self, error: ProtocolError) -> None:
         """End the stream of requests at a malformed one. Those before it are still answered."""

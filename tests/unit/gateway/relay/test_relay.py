@@ -20,7 +20,7 @@ from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.history.change import Author
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.protocol.errors import ErrorCode
-from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -476,18 +476,58 @@ def test_few_client_ids_of_moderate_length_have_their_own_counters() -> None:
     assert (counts.counts[0, None], counts.counts[0, longest], counts.counts[0, OTHER]) == (1, 2, 4)
 
 
+async def _list_by_call(_: ListGroupsRequest, context: FilterContext) -> ListGroupsResponse:
+    return await context.call(ListGroupsRequest(), ListGroupsResponse)
+
+
+LISTS_BY_CALL = feature(filters={16: Filter.serving(ListGroupsRequest, ListGroupsResponse, _list_by_call)})
+"""A feature whose filter of ListGroups chooses the version itself."""
+
+
+async def test_call_uses_versions_of_the_clients_own_api_versions() -> None:
+    """A second ApiVersions would replace the name of the client's software at the upstream."""
+    versions = [
+        ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=3),
+        ApiVersionsResponse.ApiVersion(api_key=16, min_version=0, max_version=1),
+    ]
+    shared = shared_objects(LISTS_BY_CALL)
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        # given
+        for each in (rig, other):
+            await each.client.send(request_frame(ApiVersionsRequest(), 3))
+            await each.upstream.read_frame()
+            await each.upstream.send(response_frame(ApiVersionsResponse(api_keys=versions), 3, 1))
+            await each.client.read_frame()
+        # when
+        await rig.client.send(request(16, 0))
+        # then
+        assert struct.unpack(">hh", (await rig.upstream.read_frame())[:4]) == (16, 1)
+        # and
+        assert rig.relay.upstream_versions is other.relay.upstream_versions, "thousands of copies take too much memory"
+
+
+async def test_call_requests_versions_after_rejected_api_versions() -> None:
+    own = ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2)
+    rejected = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+    with RelayRig(shared_objects(LISTS_BY_CALL)) as rig:
+        # given
+        await rig.client.send(request_frame(ApiVersionsRequest(), 3))
+        await rig.upstream.read_frame()
+        await rig.upstream.send(response_frame(rejected, 0, 1))
+        await rig.client.read_frame()
+        # when
+        await rig.client.send(request(16, 0))
+        # then
+        assert struct.unpack(">hh", (await rig.upstream.read_frame())[:4]) == (18, 3)
+
+
 async def test_versions_of_an_old_upstream_are_negotiated() -> None:
     """Before Kafka 2.4, a broker rejects the version of ApiVersions by a response of version 0."""
-
-    async def call(_: ListGroupsRequest, context: FilterContext) -> ListGroupsResponse:
-        return await context.call(ListGroupsRequest(), ListGroupsResponse)
-
-    own = Filter.serving(ListGroupsRequest, ListGroupsResponse, call)
     versions = [
         ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2),
         ApiVersionsResponse.ApiVersion(api_key=16, min_version=0, max_version=1),
     ]
-    with RelayRig(shared_objects(feature(filters={16: own}))) as rig:
+    with RelayRig(shared_objects(LISTS_BY_CALL)) as rig:
         await rig.client.send(request(16, 0))
         request_heads = [(await rig.upstream.read_frame())[:4]]
         rejected = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=versions[:1])

@@ -28,6 +28,7 @@ from tests.support.relay_rig import CARRIERS, feature, filter_of, shared_objects
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from klamm.gateway.frames.cutter import Piece
@@ -54,6 +55,9 @@ class FakeRelay:
 
     def expect(self, exchange: RelayedExchange) -> None:
         self.exchanges.append(exchange)
+
+    def keep_versions(self, _versions: Mapping[int, tuple[int, int]]) -> None:
+        raise AssertionError("No response is relayed")
 
     def give_up(self) -> None:
         raise AssertionError("Only this relay uses the budget")

@@ -239,8 +239,8 @@ class Rebalance:
     # ---- expired sessions
 
     def _expire(self, member: Member, now: Moment) -> None:
-        if member.member_id not in self.members:
-            return
+        if member.member_id not in self.members or member.expires_at > now.seconds:
+            return  # the removal of another member has answered its parked request, which restarted its session
         if self.members.is_waiting(member.member_id) and not member.is_new:
             # A client with a parked request sends no heartbeats. Its session restarts with the reply.
             member.expires_at = math.inf

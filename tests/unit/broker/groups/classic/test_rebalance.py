@@ -206,6 +206,33 @@ def test_member_with_parked_sync_needs_no_heartbeat() -> None:
     assert parked[0].assignment == b"two"
 
 
+def test_expiring_member_does_not_take_a_parked_sync_along() -> None:
+    """The removal answers the other's SyncGroup. That restarts its session, which ended at the same time."""
+    clients = ClassicGroupClients(initial_delay_ms=0)
+    joins = clients.new_dynamic("m1")
+    clients.wait(0)
+    clients.new_dynamic("m2")
+    clients.send_join(attempt("m1"))
+    parked = clients.send_sync("m2", joins[0].generation_id + 1)
+
+    clients.wait(10)
+
+    assert parked == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
+    assert [member.member_id for member in clients.group.members] == ["m2"]
+    assert clients.state is GroupState.PREPARING_REBALANCE
+
+
+def test_expiring_member_does_not_take_a_parked_join_along() -> None:
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
+    parked = clients.send_join(attempt("m2", protocols=(("range", b"other"),)))
+
+    clients.wait(10)
+
+    assert parked[0].generation_id == generation_id + 1
+    assert [member.member_id for member in clients.group.members] == ["m2"]
+
+
 def test_first_parked_join_expires_after_five_minutes() -> None:
     clients = ClassicGroupClients()
     generation_id = clients.stable("m1", rebalance_timeout_ms=1_800_000)

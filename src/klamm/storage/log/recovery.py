@@ -13,8 +13,9 @@ torn anything that was only in the page cache. The steps of ``open_partition``:
 4. If the log now ends below its log start offset, all of it is deleted and it continues, empty, at the log start
    offset: offsets are never used twice.
 5. The producer snapshot is loaded, or the previous one if the log is shorter now, and the batches after it are
-   replayed. This also rebuilds the indexes of aborted transactions. An unusable index, or the lack of a usable
-   snapshot, makes the replay start at the log start offset.
+   replayed, also those that DeleteRecords has deleted: their producers continue after them. This also rebuilds the
+   indexes of aborted transactions. An unusable index, or the lack of a usable snapshot, makes the replay start at the
+   first segment.
 6. Leader epochs after the new end are removed, and those of the batches that were read are added.
 """
 
@@ -110,7 +111,7 @@ def open_partition(
         (directory / SNAPSHOT).unlink(missing_ok=True)
         fsync_path(directory)
     log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
-    recovery_point = min(max(recovery_point, log_start_offset), end_offset)
+    recovery_point = min(recovery_point, end_offset)
     producers = ProducerStates(name)
     epochs = LeaderEpochs(directory)
     if segments:
@@ -120,7 +121,6 @@ def open_partition(
             has_snapshot=has_snapshot,
             segments=segments,
             recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
             end_offset=end_offset,
             now_ms=now_ms(),
             is_whole=is_whole,
@@ -138,7 +138,7 @@ def open_partition(
         segments=segments,
         end_offset=end_offset,
         log_start_offset=log_start_offset,
-        recovery_point=recovery_point,
+        recovery_point=max(recovery_point, log_start_offset),
         compacted_up_to=min(compacted_up_to, end_offset),
         producers=producers,
         epochs=epochs,
@@ -273,7 +273,6 @@ def _replay_producers(
     has_snapshot: bool,
     segments: list[LogSegment],
     recovery_point: int,
-    log_start_offset: int,
     end_offset: int,
     now_ms: int,
     is_whole: bool,
@@ -284,12 +283,14 @@ def _replay_producers(
     a snapshot there is no producer below the recovery point.
     """
     saved = _load_producers(producers, directory, end_offset, is_whole=is_whole) if has_snapshot else None
-    start = recovery_point if saved is None else max(saved, log_start_offset)
+    first_offset = segments[0].base_offset
+    # Not clamped to the log start offset: DeleteRecords advances it without a new snapshot.
+    start = max(recovery_point if saved is None else saved, first_offset)
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     is_damaged = _are_aborted_damaged(segments, ends, start)
     if is_damaged:
         producers.clear()
-        saved, start = UNUSABLE, log_start_offset
+        saved, start = UNUSABLE, first_offset
     for segment, end in zip(segments, ends, strict=True):
         if end <= start and segment is not segments[-1]:
             continue
@@ -311,7 +312,7 @@ def _replay_producers(
 def _replay_segment(producers: ProducerStates, segment: LogSegment, start: int, now_ms: int) -> None:
     try:
         for head in segment.walk(segment.position_of(start) or 0):
-            if head.last_offset >= start:  # DeleteRecords may have moved the start into a batch
+            if head.last_offset >= start:  # DeleteRecords may have moved the recovery point into a batch
                 _replay(producers, segment, head, now_ms)
     except CorruptBatchError as error:
         segment.is_damaged = True

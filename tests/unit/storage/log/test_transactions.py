@@ -18,7 +18,7 @@ from klamm.protocol.errors import (
 )
 from klamm.storage.log import append_marker, delete_records
 from klamm.storage.log.cleaner import compact
-from klamm.storage.log.housekeeping import apply_retention
+from klamm.storage.log.housekeeping import HIGH_WATERMARK, apply_retention
 from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all
 from tests.support.transactions import ABORT, COMMIT, committed_records, committed_values, end, write
 
@@ -149,6 +149,43 @@ def test_batch_that_deleted_records_divide_keeps_its_transaction_after_a_crash(t
     assert committed_values(crashable.log) == []
 
 
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_deleted_batches_still_count_for_their_producer_after_a_crash(tmp_path: Path, has_snapshot: bool) -> None:
+    # given
+    crashable = CrashableLogs(tmp_path)
+    if has_snapshot:
+        write(crashable.log, 1, "a", sequence=0)
+    else:
+        crashable.log.append(batch("a"))
+    asyncio.run(crashable.manager.close())
+    crashable.open()
+    sequence = 1 if has_snapshot else 0
+    write(crashable.log, 1, "b", sequence=sequence)
+    delete_records(crashable.log, 2)
+    asyncio.run(crashable.manager.checkpoint())
+    # when
+    crashable.open()
+    # then
+    assert write(crashable.log, 1, "b", sequence=sequence) == 1, "a retried batch is not appended again"
+    assert write(crashable.log, 1, "c", sequence=sequence + 1) == 2
+
+
+def test_deleted_marker_still_ends_its_transaction_after_a_crash(tmp_path: Path) -> None:
+    # given
+    crashable = CrashableLogs(tmp_path)
+    write(crashable.log, 1, "a", sequence=0)
+    asyncio.run(crashable.manager.close())
+    crashable.open()
+    end(crashable.log, 1, COMMIT)
+    delete_records(crashable.log, 2)
+    asyncio.run(crashable.manager.checkpoint())
+    # when
+    crashable.open()
+    # then
+    crashable.log.append(batch("b"))
+    assert committed_values(crashable.log) == ["b"]
+
+
 @pytest.mark.parametrize("start", [0, 1])
 def test_log_that_lost_its_end_keeps_no_producers_of_before(tmp_path: Path, start: int) -> None:
     crashable = CrashableLogs(tmp_path, segment_bytes="200")
@@ -271,6 +308,8 @@ class _Model:
             self.committed.update(enumerate(values, first))
         elif action == "delete":
             self.start = delete_records(log, min(log.log_start_offset + producer + 1, log.high_watermark))
+        elif action == "delete all":
+            self.start = delete_records(log, HIGH_WATERMARK)
         elif producer in self.open:
             end(log, producer, COMMIT if action == "commit" else ABORT)
             for offset in self.open.pop(producer):
@@ -286,13 +325,14 @@ class _Model:
         return stable, [value for offset, value in sorted(self.committed.items()) if self.start <= offset < stable]
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.integers(0, 2),
-        st.sampled_from(["write", "write three", "plain", "commit", "abort", "delete", "crash", "stop", "flush"]),
+STEP = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from(
+        ["write", "write three", "plain", "commit", "abort", "delete", "delete all", "crash", "stop", "flush"]
     ),
-    max_size=60,
 )
+STEPS = st.lists(STEP, max_size=30) | st.lists(STEP, min_size=30, max_size=60)
+"""Short and long histories: on average, ``lists`` without a minimum draws only five steps."""
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -312,7 +352,7 @@ def test_read_committed_is_correct_after_any_history(
             asyncio.run(_flush(crashable))
         else:
             model.step(crashable.log, producer, action)
-            if action == "delete":
+            if action.startswith("delete"):
                 asyncio.run(crashable.manager.checkpoint())  # a crash may undo it until then
         stable, values = model.readable(crashable.log.end_offset)
         assert crashable.log.last_stable_offset == stable

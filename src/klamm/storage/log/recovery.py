@@ -282,7 +282,7 @@ def _replay_producers(
     The snapshot is written before the recovery point advances, and is removed only if there was no producer. So without
     a snapshot there is no producer below the recovery point.
     """
-    saved = _load_producers(producers, directory, end_offset, is_whole=is_whole) if has_snapshot else None
+    saved = _load_producers(producers, directory, segments, end_offset, is_whole=is_whole) if has_snapshot else None
     first_offset = segments[0].base_offset
     # Not clamped to the log start offset: DeleteRecords advances it without a new snapshot.
     start = max(recovery_point if saved is None else saved, first_offset)
@@ -329,12 +329,15 @@ def _are_aborted_damaged(segments: Sequence[LogSegment], ends: Sequence[int], st
     return False
 
 
-def _load_producers(producers: ProducerStates, directory: Path, end_offset: int, *, is_whole: bool) -> int | None:
+def _load_producers(
+    producers: ProducerStates, directory: Path, segments: Sequence[LogSegment], end_offset: int, *, is_whole: bool
+) -> int | None:
     """Load the producer snapshot, and return the result of ``ProducerStates.load``."""
     saved = producers.load(directory, end_offset)
-    if saved is not None and not is_whole:
+    if saved is not None and (not is_whole or 0 <= saved < segments[0].base_offset):
         logger.warning(
-            "%s: the producer state is rebuilt from the log, which has a gap after the recovery point", directory.name
+            "%s: the producer state is rebuilt from the log, because batches after the snapshot are missing",
+            directory.name,
         )
         producers.clear()
         saved = UNUSABLE

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from klamm.storage.log import segment_swap
+from klamm.storage.log import delete_records, segment_swap
 from klamm.storage.log.cleaner import compact
 from klamm.storage.log.directories import RECOVERY_POINTS
 from klamm.storage.log.housekeeping import apply_retention
@@ -117,6 +117,26 @@ def test_producer_snapshot_of_a_longer_truncated_log_is_ignored(tmp_path: Path) 
     # then
     assert crashable.log.producers.open_producers() == ((2, 0),)
     assert crashable.log.producers.epoch_of(1) == -1
+
+
+def test_previous_producer_snapshot_below_the_first_segment_is_ignored(tmp_path: Path) -> None:
+    """It may contain a transaction whose marker was in a segment that is gone."""
+    # given
+    crashable = CrashableLogs(tmp_path)
+    write(crashable.log, 1, "old", sequence=0)
+    asyncio.run(flush_and_checkpoint(crashable))
+    end(crashable.log, 1, COMMIT)
+    crashable.log.roll()
+    crashable.log.append(batch("kept"))
+    asyncio.run(crashable.manager.flush(crashable.log))
+    crashable.log.append(batch("lost"))
+    delete_records(crashable.log, 2)
+    asyncio.run(crashable.manager.checkpoint())
+    # when: the power cut takes a record that the newest snapshot covers
+    crashable.log.segments[-1].truncate(crashable.log.segments[-1].position_of(3) or 0)
+    crashable.open()
+    # then
+    assert committed_values(crashable.log) == ["kept"]
 
 
 def _append(log: PartitionLog, value: str, sequence: int, producer_id: int = 1) -> None:

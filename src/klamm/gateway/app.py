@@ -141,7 +141,7 @@ class GatewayApp:
             await self.pool.start()
         self._ports.open(self.upstream.live)
         if self.pool is not None:
-            self.pool.announce(self.topology.base)
+            self.pool.announce(self.topology.base, self.topology.listen_port)
         self.topology.subscribe(self._ports.add)
         self._tasks = [
             asyncio.create_task(self.upstream.keep_learning(self._settings.topology_interval_s)),

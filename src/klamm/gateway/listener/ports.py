@@ -50,7 +50,6 @@ class BrokerPorts:
         self._acceptors: dict[int, Acceptor] = {}
         self._retries: dict[int, asyncio.TimerHandle] = {}
         """Next attempts to listen for brokers, by node id."""
-        self._base_port = 0
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +73,7 @@ class BrokerPorts:
         bases = [wanted.port] if wanted.port else random.SystemRandom().sample(_FREE_BASES, _ATTEMPTS)
         for attempt, base in enumerate(bases, start=1):
             self._topology.base = self._advertised(Address(host=wanted.host, port=base))
-            self._base_port = base
+            self._topology.listen_port = base
             try:
                 for node_id in (_BASE, *(self._topology.nodes.keys() & live)):
                     self._open(node_id)
@@ -128,13 +127,12 @@ class BrokerPorts:
         """Listen on the port of a broker. Does nothing if the gateway listens on it."""
         if node_id in self._acceptors or (node_id != _BASE and self._settings.broker_hosts is not None):
             return
-        port = self._base_port + node_id
-        if max(port, self._topology.base.port + node_id) > MAX_PORT:
+        if not self._topology.has_port(node_id):
             raise SettingsError(
                 f"Broker {node_id} has no port: base port + node id is above {MAX_PORT}; lower the base port (--listen)"
             )
         host = self._settings.listener.listen[0].host
-        sock = bind(Address(host=host, port=port), shared=self._settings.reuses_ports)
+        sock = bind(Address(host=host, port=self._topology.listen_port + node_id), shared=self._settings.reuses_ports)
         acceptor = Acceptor(sock, partial(self._accept, node_id))
         try:
             acceptor.start(backlog=_BACKLOG)

@@ -106,8 +106,9 @@ class PassedConnections:
                 # without a socket, the process has no file descriptor left
                 if received is not None and self._on_accepted is not None:
                     self._on_accepted(received, Peer(host=host, port=port, node_id=node_id, is_bootstrap=is_bootstrap))
-            case {"base": [str(host), int(port)]} if self._topology is not None:
+            case {"base": [str(host), int(port), int(listen_port)]} if self._topology is not None:
                 self._topology.base = Address(host=host, port=port)
+                self._topology.listen_port = listen_port
             case {"reload": True}:
                 self.on_reload()
             case {"status": int(number)}:

@@ -216,7 +216,7 @@ class WorkerPool:
         self.workers = [Worker(number, arguments, self._on_message) for number in range(count)]
         self._grace_s = grace_s
         self._tasks: list[asyncio.Task[None]] = []
-        self._base: Address | None = None
+        self._base: tuple[Address, int] | None = None
         self.is_stopping = False
         self._turn = 0
         self._waiting: deque[tuple[socket.socket, Peer]] = deque()
@@ -273,9 +273,9 @@ class WorkerPool:
             if not worker.is_up:
                 raise SettingsError(worker.failure or "a worker process has ended, see the log")
 
-    def announce(self, base: Address) -> None:
-        """Send the address that clients connect to, to all workers."""
-        self._base = base
+    def announce(self, base: Address, listen_port: int) -> None:
+        """Send the address that clients connect to, and the port that the gateway listens on, to all workers."""
+        self._base = base, listen_port
         for worker in self.workers:
             self._send_base(worker)
 
@@ -365,7 +365,8 @@ class WorkerPool:
 
     def _send_base(self, worker: Worker) -> None:
         if self._base is not None:
-            worker.send({"base": [self._base.host, self._base.port]})
+            base, listen_port = self._base
+            worker.send({"base": [base.host, base.port, listen_port]})
 
     def _on_message(self, worker: Worker, message: control.Message) -> None:
         match message:

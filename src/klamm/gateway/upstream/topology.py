@@ -40,6 +40,8 @@ class Topology:
         self._hosts = hosts
         self.base = Address(host="", port=0)
         """Host and base port that clients connect to. Set before the first connection is accepted."""
+        self.listen_port = 0
+        """Base port on which the gateway listens. Another one than that of ``base`` behind a load balancer."""
         self._path = directory / FILE_NAME
         self._nodes: dict[int, Address] = {}
         self._on_new_node: Callable[[int], None] | None = None
@@ -61,7 +63,7 @@ class Topology:
         """Return host and port of the gateway for a broker, and store the broker's own address.
 
         Returns:
-            None if base port + node id is above the largest port. A warning is logged when such a broker joins.
+            None if a base port + node id is above the largest port. A warning is logged when such a broker joins.
 
         Raises:
             ProtocolError: This is not the address of a broker.
@@ -69,8 +71,13 @@ class Topology:
         self.learn(node_id, host, port)
         if self._hosts is not None:
             return self._hosts.host_of(node_id), self.base.port
-        own_port = self.base.port + node_id
-        return None if own_port > MAX_PORT else (self.base.host, own_port)
+        if not self.has_port(node_id):
+            return None
+        return self.base.host, self.base.port + node_id
+
+    def has_port(self, node_id: int) -> bool:
+        """Return whether the gateway can have a port for a broker, also seen from outside."""
+        return max(self.base.port, self.listen_port) + node_id <= MAX_PORT
 
     def learn(self, node_id: int, host: str, port: int) -> None:
         """Store the address of a broker, in the file too.

@@ -36,7 +36,7 @@ async def test_worker_serves_passed_connections_until_parent_ends() -> None:
     passed.on_stop = stopped.set
     passed.open(frozenset())
     # when: the second connection comes without its socket
-    control.send(parent, {"base": ["gateway", 19092]})
+    control.send(parent, {"base": ["gateway", 19092, 9092]})
     for has_socket in (True, False, True):
         with socket.socket() as sock:
             control.send(parent, {"open": ["10.0.0.1", 5000, 3, False]}, sock.fileno() if has_socket else None)
@@ -45,7 +45,7 @@ async def test_worker_serves_passed_connections_until_parent_ends() -> None:
     end.close()
     # then
     assert peers == [Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False)] * 2
-    assert (topology.base, passed.received) == (Address(host="gateway", port=19092), 3)
+    assert (topology.base, topology.listen_port, passed.received) == (Address(host="gateway", port=19092), 9092, 3)
 
 
 def test_unready_worker_gets_connections_only_if_all_are_unready() -> None:

@@ -30,6 +30,14 @@ def test_broker_above_the_last_port_is_learned_but_not_advertised(tmp_path: Path
     assert (new, topology.nodes[100_000]) == ([100_000], Address(host="broker", port=1))
 
 
+def test_broker_above_the_last_port_to_listen_on_is_not_advertised(tmp_path: Path) -> None:
+    """Behind a load balancer, the gateway may listen on higher ports than those that it advertises."""
+    topology = Topology(tmp_path)
+    topology.base, topology.listen_port = Address(host="gateway", port=9000), 64_900
+    assert topology.advertised(635, "broker", 1) == ("gateway", 9635)
+    assert topology.advertised(636, "broker", 1) is None
+
+
 def test_restarted_gateway_knows_the_brokers(tmp_path: Path) -> None:
     before = Topology(tmp_path / "new")
     before.set_cluster_id("cluster")

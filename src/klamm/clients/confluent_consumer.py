@@ -78,6 +78,8 @@ class DeliveryProgress:
         """Positions behind records of former consumers. A record of the current consumer or a seek removes them."""
         self.is_stored_by_application = not is_true(properties, "enable.auto.offset.store", default="true")
         self.commits_automatically = is_true(properties, "enable.auto.commit", default="true")
+        self.recorded: set[Partition] = set()
+        """Partitions whose stored offsets librdkafka does not know yet."""
         self._uncommitted: dict[Partition, Any] = {}
         """Offsets for the next ``commit``, as ``TopicPartition``: those behind records of former consumers, or those
         that the application has stored. A commit that succeeds removes them."""
@@ -110,9 +112,12 @@ class DeliveryProgress:
         if not self.is_stored_by_application:
             self._uncommitted.pop(partition, None)
 
-    def store(self, partitions: Iterable[Any]) -> None:
+    def store(self, partitions: Iterable[Any], *, is_recorded_only: bool) -> None:
         """Record offsets that the application has stored."""
-        self._uncommitted.update({_name(one): _copy(one) for one in partitions})
+        stored = {_name(one): _copy(one) for one in partitions}
+        self._uncommitted.update(stored)
+        if is_recorded_only:
+            self.recorded |= stored.keys()
 
     def committed(self, partitions: Iterable[Any], *, is_certain: bool) -> None:
         """Record commits, so that no later ``commit`` goes back behind them.
@@ -133,9 +138,8 @@ class DeliveryProgress:
         """Remove revoked partitions."""
         for one in partitions:
             self.paused.discard(_name(one))
-            self._starts.pop(_name(one), None)
-            self._read_before.pop(_name(one), None)
-            self._uncommitted.pop(_name(one), None)
+            for offsets in (self._starts, self._read_before, self._uncommitted):
+                offsets.pop(_name(one), None)
 
     def positions(self, consumer: Any) -> dict[Partition, int]:
         """Return the next offset of each assigned partition, ``OFFSET_INVALID`` if unknown."""
@@ -413,7 +417,7 @@ class Consumer:
         is_recorded_only = self._progress.is_stored_by_application and self._was_assigned(stored)
         if not is_recorded_only:
             self._consumer.store_offsets(message=message, offsets=offsets)
-        self._progress.store(stored)
+        self._progress.store(stored, is_recorded_only=is_recorded_only)
 
     def _was_assigned(self, partitions: list[Any]) -> bool:
         """Return whether all partitions are of a former consumer whose successor has no assignment yet.
@@ -477,7 +481,7 @@ class Consumer:
         progress = self._progress
         if self._resumed_from is None or not (progress.is_stored_by_application and progress.commits_automatically):
             return
-        if not (recorded := progress.uncommitted()):
+        if not (recorded := [one for one in progress.uncommitted() if _name(one) in progress.recorded]):
             return
         try:
             self._commit(offsets=recorded, asynchronous=False)
@@ -651,6 +655,7 @@ class Consumer:
             stored = [one for one in self._progress.uncommitted() if _name(one) in assigned]
             if stored:
                 consumer.store_offsets(offsets=stored)
+                self._progress.recorded.clear()
         paused = [one for name, one in assigned.items() if name in self._progress.paused]
         if paused:
             consumer.pause(paused)

@@ -110,6 +110,9 @@ class RebalancedConsumer(FakeConsumer):
         while self.waiting:
             self.waiting.pop(0)()
 
+    def store_offsets(self, **offsets: Any) -> None:
+        self.calls.append(("store_offsets", offsets))
+
     def close(self) -> None:
         self.calls.append(("close", None))
         self.on_revoke(self, self.assigned)
@@ -376,6 +379,26 @@ def test_offsets_stored_before_the_new_assignment_are_committed(
     end(storing_consumer)
     # then
     assert storing_consumer._consumer.commits == [(0, 7)]
+
+
+def test_close_does_not_wait_for_offsets_that_the_former_consumer_has_committed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    monkeypatch.setattr(confluent_kafka, "Consumer", RebalancedConsumer)
+    properties = {"group.id": "g", "session.timeout.ms": "6000", "enable.auto.offset.store": "false"}
+    consumer = confluent.Consumer(properties, enable_dynamic_config=False)
+    consumer.subscribe(["t"])
+    consumer._consumer.assign([confluent_kafka.TopicPartition("t", 0, 5)])
+    consumer.store_offsets(offsets=[confluent_kafka.TopicPartition("t", 0, 7)])
+    change(consumer, "7000")
+    consumer.poll(0)
+    monkeypatch.setattr(consumer._consumer, "memberid", lambda: pytest.fail("close waits for the new consumer"))
+    # when
+    consumer.close()
+    # then
+    assert consumer._consumer.commits == []
+    assert "not committed" not in caplog.text
 
 
 def test_rejected_commit_of_stored_offsets_does_not_prevent_close(

@@ -263,6 +263,8 @@ class PoolNode:
     def take_over(self, other: PoolNode) -> None:
         """Use the open connection of another node, unless this one is open already."""
         if not self.is_open and other._link is not None:
+            if self._link is not None:  # its login expires, but its socket is open
+                self._link.retire()
             self._link, other._link = other._link, None
             self._backoff.reset()
 

@@ -93,3 +93,21 @@ async def test_late_connection_replaces_an_adopted_one() -> None:
     assert await node.link(Deadline(10_000)) is late
     first.retire.assert_called_once()
     first.lose.assert_not_called()
+
+
+async def test_adopted_connection_retires_one_whose_login_expires() -> None:
+    # given
+    openings = Openings()
+    node, server = openings.node(), openings.node()
+    waiting = [asyncio.create_task(each.link(Deadline(10_000))) for each in (node, server)]
+    await asyncio.sleep(0)
+    expiring, adopted = link(), link()
+    openings[0].set_result(expiring)
+    openings[1].set_result(adopted)
+    await asyncio.gather(*waiting)
+    expiring.is_usable = False
+    # when
+    node.take_over(server)
+    # then
+    assert await node.link(Deadline(10_000)) is adopted
+    expiring.retire.assert_called_once()

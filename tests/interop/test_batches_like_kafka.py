@@ -43,8 +43,15 @@ UNREADABLE: Final = {
     "byte behind the headers",
     "byte behind the payload",
     "100 bytes behind the payload",
+    "stream behind the payload",
+    "empty frame behind the payload",
+    "skippable frame behind the payload",
+    "wrong content checksum",
+    "stored block of no bytes as end",
 }
-"""Kafka does not compare the length of a compressed record with its fields, and stops reading at the last record."""
+"""Kafka does not compare the length of a compressed record with its fields, and stops reading at the last record.
+
+Nor does it verify the lz4 content checksum, and it takes any lz4 block of size 0 for the end mark."""
 RECOMPRESSED: Final = {"base timestamp -1000", "producer without epoch"}
 """Kafka fails while it builds these again in another codec; klamm does not need to build them."""
 

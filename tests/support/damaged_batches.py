@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import cramjam
+
 from klamm.protocol.records import BATCH_OVERHEAD, Codec, compress, varint, write_crc
 from klamm.protocol.records.layout import HEADER
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 START_MS: Final = 1_700_000_000_000
+_XERIAL: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _NO_BYTES: Final = b"\x01"
 _UVARINT_TOO_LONG: Final = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 
@@ -209,6 +212,65 @@ _BATCHES: Final[Mapping[str, RawBatch]] = {
 }
 """Defects (and oddities) of a batch."""
 
+_PLAIN: Final = b"".join(record.encoded() for record in _three())
+_SKIPPABLE: Final = bytes.fromhex("502a4d1803000000616263")
+"""A frame without data, in lz4 and zstd."""
+_STORED: Final = 0x80000000
+_BLOCKS: Final = tuple(struct.pack("<I", len(record.encoded()) | _STORED) + record.encoded() for record in _three())
+"""The records as lz4 blocks that are not compressed."""
+_BLOCK_CHECKSUMS: Final = tuple(bytes.fromhex(each) for each in ("7a8f3a41", "6b932c50", "510dfea4"))
+_EMPTY_BLOCK: Final = bytes.fromhex("0100000000")
+_STORED_EMPTY_BLOCK: Final = struct.pack("<I", _STORED)
+
+
+def _lz4(header: str, *blocks: bytes, end: bytes = bytes(4)) -> bytes:
+    return bytes.fromhex("04224d18" + header) + b"".join(blocks) + end
+
+
+def _twice(codec: Codec) -> bytes:
+    return compress(codec, _PLAIN[:15]) + compress(codec, _PLAIN[15:])
+
+
+_PAYLOADS: Final[Mapping[Codec, Mapping[str, bytes]]] = {
+    Codec.GZIP: {"two members": _twice(Codec.GZIP)},
+    Codec.SNAPPY: {
+        "without framing": bytes(cramjam.snappy.compress_raw(_PLAIN)),
+        "stream behind the payload": _twice(Codec.SNAPPY),
+        "two blocks": _XERIAL + _twice(Codec.SNAPPY).replace(_XERIAL, b""),
+        "format version 2": compress(Codec.SNAPPY, _PLAIN).replace(_XERIAL, _XERIAL[:8] + struct.pack(">ii", 2, 2)),
+        "format version 0": compress(Codec.SNAPPY, _PLAIN).replace(_XERIAL, _XERIAL[:8] + struct.pack(">ii", 0, 0)),
+    },
+    Codec.LZ4: {
+        "two frames": _twice(Codec.LZ4),
+        "empty frame behind the payload": compress(Codec.LZ4, _PLAIN) + compress(Codec.LZ4, b""),
+        "skippable frame first": _SKIPPABLE + compress(Codec.LZ4, _PLAIN),
+        "skippable frame behind the payload": compress(Codec.LZ4, _PLAIN) + _SKIPPABLE,
+        "two blocks": _lz4("604082", *_BLOCKS),
+        "linked blocks": _lz4("4040c0", *_BLOCKS),
+        "blocks of 4 MiB": _lz4("607073", *_BLOCKS),
+        "reserved flag": _lz4("6240f0", *_BLOCKS),
+        "dictionary": _lz4("614000000000a0", *_BLOCKS),
+        "content size": _lz4("68401e0000000000000089", *_BLOCKS),
+        "content checksum": _lz4("6440a7", *_BLOCKS, end=bytes.fromhex("0000000046e753c8")),
+        "wrong content checksum": _lz4("6440a7", *_BLOCKS, end=bytes(8)),
+        "block checksums": _lz4("7040ad", *map(bytes.__add__, _BLOCKS, _BLOCK_CHECKSUMS)),
+        "wrong block checksum": _lz4("7040ad", *(block + bytes(4) for block in _BLOCKS)),
+        "wrong header checksum": _lz4("604083", *_BLOCKS),
+        "empty block": _lz4("604082", _BLOCKS[0], _EMPTY_BLOCK, *_BLOCKS[1:]),
+        "empty block before the end": _lz4("604082", *_BLOCKS, _EMPTY_BLOCK),
+        "stored block of no bytes": _lz4("604082", _BLOCKS[0], _STORED_EMPTY_BLOCK, *_BLOCKS[1:]),
+        "stored block of no bytes as end": _lz4("604082", *_BLOCKS, _STORED_EMPTY_BLOCK, end=b""),
+        "no end mark": _lz4("604082", *_BLOCKS, end=b""),
+    },
+    Codec.ZSTD: {
+        "two frames": _twice(Codec.ZSTD),
+        "empty frame last": compress(Codec.ZSTD, _PLAIN) + compress(Codec.ZSTD, b""),
+        "skippable frame first": _SKIPPABLE + compress(Codec.ZSTD, _PLAIN),
+        "skippable frame last": compress(Codec.ZSTD, _PLAIN) + _SKIPPABLE,
+    },
+}
+"""Defects (and oddities) of what is compressed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -225,6 +287,8 @@ def cases(codecs: tuple[Codec, ...] = tuple(Codec)) -> Iterator[Case]:
             yield Case(name=f"{codec.name.lower()}: {name}", batch=RawBatch(records=records, codec=codec).encoded())
         for name, batch in _BATCHES.items():
             yield Case(name=f"{codec.name.lower()}: {name}", batch=replace(batch, codec=codec).encoded())
+        for name, payload in _PAYLOADS.get(codec, {}).items():
+            yield Case(name=f"{codec.name.lower()}: {name}", batch=RawBatch(payload=payload, codec=codec).encoded())
         for other in (*(each for each in Codec if each is not codec), 5, 6, 7):
             wrong = RawBatch(codec=codec, written_codec=other).encoded()
             yield Case(name=f"{codec.name.lower()}: written as codec {int(other)}", batch=wrong)

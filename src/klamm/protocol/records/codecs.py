@@ -1,8 +1,8 @@
 """Compression codecs of record batches (``attributes`` bits 0-2), in the framings that Kafka's clients expect.
 
 snappy: xerial framing (snappy-java's SnappyOutputStream); unframed data is accepted when decompressing. lz4: frames of
-independent blocks, the only kind that the Java client reads. Message sets of magic 0 carry a wrong lz4 header checksum
-(Kafka below 0.10), which is corrected before decompression.
+independent blocks, the only kind that the Java client reads; other frames are accepted when decompressing. Message sets
+of magic 0 carry a wrong lz4 header checksum (Kafka below 0.10), which is corrected before decompression.
 """
 
 from __future__ import annotations
@@ -44,11 +44,17 @@ _INT32: Final = struct.Struct(">i")
 # lz4 frame header: magic, version 1 with independent blocks, blocks of up to 64 KiB, and the header checksum.
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
 _LZ4_MAGIC_SIZE: Final = 4
+_LZ4_CONTENT_CHECKSUM_FLAG: Final = 0x04
 _LZ4_CONTENT_SIZE_FLAG: Final = 0x08
+_LZ4_BLOCK_CHECKSUM_FLAG: Final = 0x10
+_LZ4_FIXED_FLAGS: Final = 0xE3
+"""Version (1), independence of the blocks (1) and the bits that Kafka reserves (0)."""
 _LZ4_BLOCK: Final = 64 * 1024
 _LZ4_DEFAULT_LEVEL: Final = 9
 _GZIP_DEFAULT_LEVEL: Final = -1
 _LZ4_STORED: Final = 0x80000000
+_LZ4_EMPTY_BLOCK: Final = 1
+"""Size of a compressed block without data: a token for no literals."""
 _LZ4_SIZE: Final = struct.Struct("<I")
 
 
@@ -104,6 +110,34 @@ def decompress_view(
         return _DECOMPRESS[Codec(codec)](memoryview(data), limit)
     except (cramjam.DecompressionError, ValueError, struct.error, IndexError, OverflowError) as error:
         raise CorruptBatchError(f"Cannot decompress the records: {error}") from error
+
+
+def check_lz4_frame(data: memoryview) -> None:
+    """Raise an error unless the Java client can read all of the lz4 data, which ``decompress`` has accepted.
+
+    The Java client reads one frame of independent blocks. It stops at the end mark, ignores what is behind it, and
+    takes an empty block for the end of the records. ``decompress`` also reads linked blocks and several frames.
+
+    Raises:
+        CorruptBatchError: The data is not one frame, or the frame has linked or empty blocks.
+    """
+    end = len(_LZ4_HEADER)
+    flags = _LZ4_HEADER[_LZ4_MAGIC_SIZE]
+    if data[:end] != _LZ4_HEADER:
+        if data[:_LZ4_MAGIC_SIZE] != _LZ4_HEADER[:_LZ4_MAGIC_SIZE]:
+            raise CorruptBatchError("The lz4 data does not begin with a frame of blocks")
+        if data[_LZ4_MAGIC_SIZE] & _LZ4_FIXED_FLAGS != flags:
+            raise CorruptBatchError("The lz4 frame has linked blocks, or flags that Kafka does not support")
+        flags = data[_LZ4_MAGIC_SIZE]
+    end += 8 if flags & _LZ4_CONTENT_SIZE_FLAG else 0
+    overhead = _LZ4_SIZE.size + (4 if flags & _LZ4_BLOCK_CHECKSUM_FLAG else 0)
+    while size := (block := _LZ4_SIZE.unpack_from(data, end)[0]) & ~_LZ4_STORED:
+        end += size + overhead
+        if block == _LZ4_EMPTY_BLOCK and _LZ4_SIZE.unpack_from(data, end)[0]:
+            raise CorruptBatchError("The lz4 frame has an empty block")
+    end += _LZ4_SIZE.size + (4 if flags & _LZ4_CONTENT_CHECKSUM_FLAG else 0)
+    if end != len(data):
+        raise CorruptBatchError(f"The lz4 frame is followed by {len(data) - end} bytes")
 
 
 def _compress_snappy(data: memoryview) -> bytes:

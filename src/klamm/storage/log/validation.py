@@ -37,7 +37,7 @@ from klamm.protocol.records import (
     patch_header,
     verify_crc,
 )
-from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
+from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES, check_lz4_frame
 from klamm.protocol.records.layout import (
     BATCH_LENGTH_AT,
     CODEC_MASK,
@@ -239,13 +239,15 @@ def _decompressed(batch: RecordBatch, config: LogConfig, partition: str, decompr
     Raises:
         MessageTooLargeError: The records are larger than the topic allows.
         LongBatchError: The records are larger than ``decompress_up_to``.
-        InvalidRecordError: The records cannot be decompressed.
+        InvalidRecordError: The records cannot be decompressed, or not by the Java client.
     """
     payload = batch.buffer[BATCH_OVERHEAD:]
     allowed = min(config.max_decompressed_message_bytes, MAX_DECOMPRESSED_BYTES)
     limit = allowed if decompress_up_to is None else min(allowed, decompress_up_to)
     try:
-        return bytes(decompress_view(batch.codec, payload, limit=limit))
+        data = bytes(decompress_view(batch.codec, payload, limit=limit))
+        if batch.codec == Codec.LZ4:
+            check_lz4_frame(payload)
     except DecompressedTooLargeError as error:
         if limit < allowed:
             raise LongBatchError from error
@@ -255,6 +257,7 @@ def _decompressed(batch: RecordBatch, config: LogConfig, partition: str, decompr
         ) from error
     except CorruptBatchError as error:
         raise InvalidRecordError(f"{error.error_message} in topic partition {partition}") from error
+    return data
 
 
 class _Records:

@@ -28,10 +28,13 @@ from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, i
 from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError, PartitionLog, flusher
 from klamm.storage.log.directories import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
 from klamm.storage.log.files import FsyncError
+from tests.support.damaged_batches import START_MS, cases
 from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all, records_in
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+DAMAGED = {case.name: memoryview(case.batch) for case in cases((Codec.LZ4,))}
 
 
 @pytest.fixture
@@ -197,6 +200,44 @@ def test_unknown_codec_is_rejected(crashable: CrashableLogs) -> None:
 
     with pytest.raises(UnsupportedCompressionTypeError):
         crashable.log.append(memoryview(sent))
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        ("two frames", "followed by 30 bytes"),
+        ("empty frame behind the payload", "followed by 11 bytes"),
+        ("skippable frame first", "does not begin with"),
+        ("linked blocks", "linked blocks"),
+        ("dictionary", "linked blocks"),
+        ("empty block", "empty block"),
+        ("stored block of no bytes", "followed by"),
+    ],
+)
+def test_lz4_data_that_java_clients_cannot_read_is_rejected(crashable: CrashableLogs, case: str, fault: str) -> None:
+    sent = DAMAGED[f"lz4: {case}"]
+
+    with pytest.raises(InvalidRecordError, match=fault):
+        crashable.log.append(sent)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "two blocks",
+        "blocks of 4 MiB",
+        "content size",
+        "content checksum",
+        "block checksums",
+        "empty block before the end",
+    ],
+)
+def test_lz4_frame_of_independent_blocks_is_appended(crashable: CrashableLogs, case: str) -> None:
+    crashable.clock.now_ms = START_MS
+
+    crashable.log.append(DAMAGED[f"lz4: {case}"])
+
+    assert [record.value for record in read_all(crashable.log)] == [b"ab"] * 3
 
 
 def test_record_without_key_is_rejected_on_a_compacted_topic(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """DeleteRecords (key 21), v0-2.
 
 Advances the log start offset of partitions; -1 deletes all records. The response is sent when the new start offsets are
-durable, so no crash restores records. Rejected for internal topics, and where ``cleanup.policy`` lacks delete.
+durable, so no crash restores records. Rejected for internal topics, and for compacted topics whose ``cleanup.policy``
+lacks delete. As in Kafka, a topic with an empty ``cleanup.policy`` allows it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ async def _delete(
         if described.is_internal:
             raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
         log = leader_log(context, described, wanted.partition_index)
-        if not log.config.is_deleted:
+        if log.config.is_compacted and not log.config.is_deleted:
             raise PolicyViolationError(
                 f"Records of partition {log.name} can not be deleted due to the configured policy"
             )

@@ -90,6 +90,14 @@ def test_delete_records_without_right_or_leader_is_rejected(broker: DataPath) ->
     assert delete(broker, 0, topic="__internal") == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
 
 
+def test_records_of_topic_without_cleanup_policy_are_deleted(broker: DataPath) -> None:
+    broker.configs["cleanup.policy"] = ""
+    for _ in range(3):
+        broker.log().append(batch("x"))
+
+    assert delete(broker, 2) == (ErrorCode.NONE, 2)
+
+
 def test_compacted_topic_keeps_its_records(broker: DataPath) -> None:
     broker.configs["cleanup.policy"] = "compact"
 

@@ -21,10 +21,12 @@ API: Final = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=3)
 
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
-    """Return one entry per group, after the deletions are durable."""
-    return DeleteGroupsResponse(
-        results=[await _answer(group_id, context) async for group_id in context.time_slice.over(request.groups_names)]
-    )
+    """Return one entry per group, after the deletions are durable. As in Kafka, a repeated group has one entry."""
+    results: dict[str, DeleteGroupsResponse.DeletableGroupResult] = {}
+    async for group_id in context.time_slice.over(request.groups_names):
+        if group_id not in results:
+            results[group_id] = await _answer(group_id, context)
+    return DeleteGroupsResponse(results=list(results.values()))
 
 
 async def _answer(group_id: str, context: RequestContext) -> DeleteGroupsResponse.DeletableGroupResult:

@@ -11,14 +11,17 @@ from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCom
 from tests.support.group_broker import GroupBroker
 
 
+def commit(broker: GroupBroker) -> None:
+    """Commit an offset, which creates the group ``g``."""
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])
+    broker.ask(api_008_offset_commit.ROUTE, OffsetCommitRequest(group_id="g", topics=[topic]), OffsetCommitResponse, 9)
+
+
 @pytest.mark.parametrize("version", range(3))
 def test_groups_are_deleted_independently(version: int) -> None:
     with GroupBroker() as broker:
-        partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0)
-        topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])
-        broker.ask(
-            api_008_offset_commit.ROUTE, OffsetCommitRequest(group_id="g", topics=[topic]), OffsetCommitResponse, 9
-        )
+        commit(broker)
         answer = broker.ask(ROUTE, DeleteGroupsRequest(groups_names=["unknown", "g"]), DeleteGroupsResponse, version)
         left = list(broker.groups.list_groups())
 
@@ -27,6 +30,14 @@ def test_groups_are_deleted_independently(version: int) -> None:
         ("g", ErrorCode.NONE),
     ]
     assert left == []
+
+
+def test_repeated_group_has_one_entry() -> None:
+    with GroupBroker() as broker:
+        commit(broker)
+        answer = broker.ask(ROUTE, DeleteGroupsRequest(groups_names=["g", "g"]), DeleteGroupsResponse, 2)
+
+    assert [(result.group_id, result.error_code) for result in answer.results] == [("g", ErrorCode.NONE)]
 
 
 def test_group_of_another_coordinator_is_not_deleted() -> None:

@@ -2,7 +2,8 @@
 
 The first live replica of a partition is always its leader, so no election is ever needed. A partition that lacks its
 preferred leader, or any, cannot get one here: its broker id is down, or its log is offline. As in Kafka, a request for
-all partitions leaves out those that need no election. Requires ALTER on the cluster.
+all partitions leaves out those that need no election. Requires ALTER on the cluster. A denied request gets the error
+for each partition that it names, too, because v0 has no top-level error.
 """
 
 from __future__ import annotations
@@ -37,13 +38,22 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
     """Return one entry per partition named in the request."""
+    slices, wanted = context.time_slice, request.topic_partitions
     if not may_cluster(context, AclOperation.ALTER):
-        return ElectLeadersResponse(error_code=CLUSTER_DENIED.error_code)
-    if request.topic_partitions is not None and not request.topic_partitions:
+        return ElectLeadersResponse(
+            error_code=CLUSTER_DENIED.error_code,
+            replica_election_results=[
+                ElectLeadersResponse.ReplicaElectionResult(
+                    topic=topic.topic,
+                    partition_result=await slices.listed(_entry(index, CLUSTER_DENIED) for index in topic.partitions),
+                )
+                async for topic in slices.over(wanted or ())
+            ],
+        )
+    if wanted is not None and not wanted:
         return ElectLeadersResponse()
     if request.election_type not in _ELECTION_TYPES:
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    slices, wanted = context.time_slice, request.topic_partitions
     of_topics: Iterable[tuple[str, Iterable[int]]] = (
         ((topic.name, range(len(topic.partitions))) for topic in context.services.topics.all())
         if wanted is None
@@ -82,6 +92,10 @@ def _result(name: str, index: int, context: RequestContext, election_type: int) 
             outcome = _NOT_NEEDED if leader == replicas[0] else _NO_PREFERRED
         else:
             outcome = _NO_ELIGIBLE if leader == NO_LEADER else _NOT_NEEDED
+    return _entry(index, outcome)
+
+
+def _entry(index: int, outcome: ApiError) -> ElectLeadersResponse.PartitionResult:
     return ElectLeadersResponse.PartitionResult(
         partition_id=index, error_code=outcome.error_code, error_message=outcome.error_message
     )

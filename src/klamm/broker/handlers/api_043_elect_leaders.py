@@ -34,6 +34,8 @@ _NO_ELIGIBLE: Final = ApiError(
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."
 )
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_LEFT_OUT_OF_ALL: Final = frozenset({ErrorCode.ELECTION_NOT_NEEDED, _UNKNOWN})
+"""Outcomes left out of a request for all partitions. A topic is unknown if it was deleted during a pause."""
 
 
 async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
@@ -71,9 +73,7 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
     if wanted is None:
         for result in results:
             result.partition_result = [
-                partition
-                for partition in result.partition_result
-                if partition.error_code != ErrorCode.ELECTION_NOT_NEEDED
+                partition for partition in result.partition_result if partition.error_code not in _LEFT_OUT_OF_ALL
             ]
     return ElectLeadersResponse(replica_election_results=results)
 

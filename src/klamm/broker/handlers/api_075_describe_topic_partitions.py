@@ -55,8 +55,9 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
         if left == 0:
             return _page(answers, name, first)
         if topic is None:
-            is_internal = name in INTERNAL_TOPICS
-            answers.append(Answer(error_code=_missing(name), name=name, is_internal=is_internal, partitions=[]))
+            if request.topics:  # in a request for all topics, it was deleted during a pause
+                is_internal = name in INTERNAL_TOPICS
+                answers.append(Answer(error_code=_missing(name), name=name, is_internal=is_internal, partitions=[]))
             continue
         last = min(len(topic.partitions), first + left)
         answers.append(_describe(topic, first, last, context))

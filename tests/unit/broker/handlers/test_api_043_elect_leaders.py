@@ -1,6 +1,9 @@
-"""ElectLeaders: denied requests."""
+"""ElectLeaders: denied requests, and topics that are deleted during the request."""
 
 from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +11,7 @@ from klamm.broker.handlers.api_043_elect_leaders import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from klamm.security.acls import CLUSTER_NAME, AclOperation
+from klamm.server.time_slice import TimeSlice
 from tests.support.data_path import DataPath, opened
 from tests.support.group_broker import Denying
 
@@ -36,3 +40,18 @@ def test_denied_election_of_all_partitions_names_none(broker: DataPath) -> None:
 
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert response.replica_election_results == []
+
+
+async def test_election_of_all_partitions_leaves_out_a_topic_deleted_during_the_request(broker: DataPath) -> None:
+    # given
+    context = replace(broker.context(2), time_slice=TimeSlice(0))
+
+    async def delete() -> None:
+        del broker.topics.known["t"]
+
+    # when
+    response, _ = await asyncio.gather(ROUTE.handle(ElectLeadersRequest(topic_partitions=None), context), delete())
+
+    # then
+    assert isinstance(response, ElectLeadersResponse)
+    assert [entry for topic in response.replica_election_results for entry in topic.partition_result] == []

@@ -33,6 +33,8 @@ MAX_IN_FLIGHT: Final = 5
 """Most batches of one partition in flight. A broker remembers the last five batches of a producer per partition: with
 more in flight it could append a retried batch twice.
 """
+_FRAME_SHARE: Final = 16
+"""Batches of a partition are copied if they fill less than one part in 16 of a frame. See ``outgoing_of``."""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class Outgoing:
     """
     max_timestamp: int
     memory: FrameBuffer | None
-    """Frame buffer that holds ``view``. None: ``view`` has its own memory (a joined, rebuilt or split batch)."""
+    """Frame buffer that holds ``view``. None: ``view`` has its own memory (a joined, rebuilt, split or copied one)."""
     last_offset: int = -1
     """Source offset of the last record, or any offset between it and the next batch. -1: unknown."""
     is_dense: bool = False
@@ -126,6 +128,11 @@ def outgoing_of(
 ) -> Iterator[Outgoing | SkippedOffsets]:
     """Yield the batches of a fetch response in offset order.
 
+    A batch that points into the frame holds all of its memory until the target acknowledges the batch. Only its own
+    bytes count for the limits of the buffer. So the batches are copied if they are a small part of the frame:
+    otherwise, a slow or waiting partition with few records would hold one frame after the other, each full of records
+    of other partitions.
+
     Args:
         records: Record batches of one partition in the fetch response.
         memory: Frame buffer that holds them. Retained once for each yielded batch that still points into it.
@@ -139,15 +146,18 @@ def outgoing_of(
         CorruptBatchError: A batch of the source is damaged. All batches before it were yielded.
     """
     at_once = MAX_IN_FLIGHT if is_far else sys.maxsize
+    is_small_part = len(records) * _FRAME_SHARE < len(memory.data)
     for group in in_groups(batches.walk(records, fetch_offset, aborted), join_up_to=join_up_to):
         first = group[0]
         if first.treatment is Treatment.COPY:
             for part, view in joined(group, join_up_to=join_up_to, at_once=at_once):
-                if view is None:
+                if view is not None:
+                    yield _dense(part, view, None)
+                elif is_small_part:
+                    yield _dense(part, memoryview(bytearray(part[0].batch.buffer)), None)
+                else:
                     memory.retain()
                     yield _dense(part, part[0].batch.buffer, memory)
-                else:
-                    yield _dense(part, view, None)
         elif first.treatment is Treatment.REBUILD:
             yield _rebuilt(first, fetch_offset)
         else:

@@ -329,3 +329,27 @@ def test_joined_batches_shrink_after_message_too_large() -> None:
     fetch(copy, *[10] * 8, join_up_to=SIZE)
     assert len(copy.pending) > 1
     assert all(len(batch.view) <= len(joined.view) // 2 for batch in copy.pending)
+
+
+def test_pending_batches_of_waiting_partition_hold_little_more_than_their_own_memory() -> None:
+    # given
+    copy = partition()
+    # when
+    for _ in range(20):
+        offset = copy.fetch_offset
+        data = encode_batch([Record(key=None, value=b"v", timestamp=0, offset=offset)], last_offset=offset)
+        memory = BufferPool(max_free_bytes=SIZE).take(64 * 1024)
+        memory.data[: len(data)] = data
+        copy.take(memoryview(memory.data)[: len(data)], memory, None)
+        copy.wait("no leader on the target", retry_at=0.0)
+        memory.release()
+    # then
+    assert len(copy.pending) == 20
+    assert sum(memoryview(batch.view.obj).nbytes for batch in copy.pending) < 2 * copy.pending_bytes
+    assert sequences(send(copy, 2)) == [0, 1]
+
+
+def test_batches_with_a_large_part_of_their_frame_are_not_copied() -> None:
+    copy = partition()
+    fetch(copy, 3, 2)
+    assert all(batch.memory is not None for batch in copy.pending)

@@ -219,7 +219,7 @@ class Copier:
             report: Called once per loop iteration to publish progress.
 
         Raises:
-            ClaimLostError: ``should_end`` returned True after ``claimed_until``. Close the copier.
+            ClaimLostError: ``claimed_until`` has passed and ``should_end`` returned True. Close the copier.
         """
         deadline: float | None = None
         while True:
@@ -243,8 +243,15 @@ class Copier:
             if deadline is not None and (not self._is_busy or now >= deadline):
                 break
         self._collect_source_offsets(wait=True)
+        if not self._may_write:
+            raise ClaimLostError
         self._begin_source_offsets()
         self._collect_source_offsets(wait=True)
+
+    @property
+    def _may_write(self) -> bool:
+        """Return whether the claim is held now. Check it right before a write: any step may block for longer."""
+        return self._clock() < self.claimed_until
 
     @property
     def _is_busy(self) -> bool:
@@ -260,9 +267,7 @@ class Copier:
                 self._start_more(now)
                 self._fetcher.pause(self.paused)
                 self._fetcher.send(now)
-            # The steps before may have blocked for longer than the claim was held.
-            may_write = self._clock() < self.claimed_until
-            if now >= self._not_before and may_write:
+            if now >= self._not_before and self._may_write:
                 self._producer.send(now)
             due_in_s = _IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now)
             self._poll(min(due_in_s, self.throttle.wait_s(now) or _IDLE_WAIT_S))
@@ -271,7 +276,7 @@ class Copier:
             self._collect_source_offsets()
             syncs_are_full = self._syncs is not None and self._syncs.is_full
             is_due = now >= self._source_offsets_due or syncs_are_full
-            if is_due and may_write and not self._source_offset_writer.is_busy:
+            if is_due and not self._source_offset_writer.is_busy and self._may_write:
                 self._begin_source_offsets()
         except (ConnectionLostError, UnsupportedVersionError, ProtocolError) as error:
             self.back_off(self._clock(), str(error))  # the failed call may have blocked

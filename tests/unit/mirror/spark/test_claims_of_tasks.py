@@ -139,6 +139,30 @@ def test_claim_expired_during_start_prevents_writes(monkeypatch: pytest.MonkeyPa
     copier.close()
 
 
+@pytest.mark.parametrize("blocking", ["_poll", "_collect_source_offsets"])
+def test_claim_expired_within_turn_or_drain_prevents_source_offset_write(blocking: str) -> None:
+    """The process may be suspended there, while another task copies the partitions."""
+    # given
+    now = 100.0
+    copier = Copier(SETTINGS, GROUP.shares[0].partitions, clock=lambda: now)
+    copier.claimed_until = 104.0
+    written: list[float] = []
+
+    def block(*_args: float, **_options: bool) -> None:
+        nonlocal now
+        now += 200.0
+
+    setattr(copier, blocking, block)
+    copier._start_more = lambda _now: None  # type: ignore[method-assign, assignment]
+    copier._begin_source_offsets = lambda: written.append(now)  # type: ignore[method-assign]
+    # when
+    with pytest.raises(ClaimLostError):
+        copier.run(lambda: True)
+    # then
+    assert written == []
+    copier.close()
+
+
 def test_copier_sends_nothing_after_its_claim_and_continues_with_the_next() -> None:
     now = 100.0
     turns: list[float] = []

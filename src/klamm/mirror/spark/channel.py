@@ -11,10 +11,10 @@ line                                        sent by                   meaning
 ``{"ask": "groups", "lease"}``              planning process          request the groups of a lease
 ``{"ask": "place", "task", "lease",         task                      request a group, for the sessions that the process
 "sessions", "waited"}``                                               keeps; ``waited``: do not wait for more tasks
-``{"task", "lease", "pid"}``                task                      a task starts to serve a group
+``{"task", "lease", "pid", "session"}``     task                      a task starts to serve a group
 ``{"progress", "session"}``                 task                      changed rows of ``PartitionProgress``
 ``{"finished", "lease", "session"}``        task                      the group has ended its lease in order
-``{"ask": "claims"}``                       task, on a second         request the seconds that claims are still held
+``{"ask": "claims", "session"}``            task, on a second         request the seconds that claims are still held
                                             connection
 ``{"unable"}``                              task                      this machine lacks klamm or a dependency
 ``{"lease"}`` or ``{"failed"}``             driver                    answer to ``next``
@@ -22,9 +22,13 @@ line                                        sent by                   meaning
 "any_task"}``                                                         for their groups
 ``{"group"}``                               driver                    answer to ``place``: a number, None if the lease
                                                                       is over
-``{"claims"}``                              driver                    answer to ``claims``: seconds by flow
+``{"claims"}``                              driver                    answer to ``claims``: seconds by flow. With
+                                                                      ``"replaced": true`` if a later task has the
+                                                                      group of this session
 ``{"live"}``                                driver                    new ``LiveValues`` by share
 ``{"end"}``                                 driver                    end this lease and all earlier ones
+``{"end", "replaced": true}``               driver                    end them without a write: a later task has the
+                                                                      group
 ==========================================  ========================  ==============================================
 
 The connection is also the task's proof that its driver is alive. A task whose connection breaks stops copying, so that
@@ -82,6 +86,8 @@ class ServerConnection:
         """True for a task, which expects ``end`` lines at any time. False for the planning process, which only reads
         answers.
         """
+        self.session = ""
+        """Session token of a task. Empty: the connection serves no group."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a line. Drop it if the peer has disconnected."""

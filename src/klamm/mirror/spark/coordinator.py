@@ -23,7 +23,8 @@ served         a task sends ``task``           The task copies and sends progres
                                                ``LiveValues`` if they changed since the plan, and after each later
                                                change. A second task for the same group is a
                                                retry by Spark: the driver ends the older attempt,
-                                               and the retry resumes no session.
+                                               which writes nothing more, and the retry resumes no
+                                               session.
 ending         the driver sends ``end``        The tasks stop fetching, wait for produce requests in flight, write
                                                their source offsets, and send ``finished`` with their session.
 done           Spark asks for ``next`` with    Spark has committed the micro-batch.
@@ -122,6 +123,9 @@ class Coordinator:
         """Held from reading live values to sending them, so that the last line to a task has the latest values."""
         self._restarts: dict[str, dict[str, int]] = {}
         """Number of restarts of each source topic by flow name."""
+        self._replaced: set[str] = set()
+        """Session tokens of the tasks whose groups were given to later tasks. These sessions must not write any more.
+        """
         self._entrants: dict[int, tuple[ServerConnection, Collection[str]]] = {}
         """Connection and kept sessions of the tasks of the newest lease that have asked for a group, by task number."""
         self._places: dict[int, int] = {}
@@ -262,9 +266,12 @@ class Coordinator:
             case {"ask": "place", "task": int(task), "lease": int(lease), "sessions": list(kept)}:
                 self._place(connection, task, lease, kept, has_waited=message["waited"])
             case {"ask": "claims"}:
-                connection.send({"claims": self._claims_left()})
+                with self._changed:
+                    replaced = {"replaced": True} if message.get("session") in self._replaced else {}
+                connection.send({"claims": self._claims_left()} | replaced)
             case {"task": int(group), "lease": int(lease)}:
                 connection.is_task = True
+                connection.session = message.get("session", "")
                 self._replace(group, connection, lease)
                 if self._groups != self._dealt_groups:  # the plan of this task is older than the change
                     self._send_live(group)
@@ -379,13 +386,17 @@ class Coordinator:
     def _replace(self, group: int, connection: ServerConnection, lease: int) -> None:
         """Record the task that serves a group, and end an older attempt.
 
-        Spark may have given up that attempt while it still copies.
+        Spark may have given up that attempt while it still copies, or while its process was suspended. It must not
+        write its source offsets: the new attempt may already have written later ones.
         """
         with self._changed:
             before = self._tasks.get(group)
             self._tasks[group] = connection
+            if before is not None and before.session != connection.session:
+                self._replaced.add(before.session)
+                self._sessions.pop(group, None)
         if before is not None and before is not connection:
-            before.send({"end": lease})
+            before.send({"end": lease, "replaced": True})
 
     def _end_if_stale(self, connection: ServerConnection, lease: int) -> None:
         with self._changed:
@@ -395,7 +406,7 @@ class Coordinator:
 
     def _finish(self, group: int, lease: int, session: str) -> None:
         with self._changed:
-            if lease == self._lease:
+            if lease == self._lease and session not in self._replaced:
                 self._sessions[group] = session
 
     def wait_released(self, flow: str, topics: Collection[str], timeout_s: float) -> bool:

@@ -16,6 +16,10 @@ source offsets. Only a task that still has its driver at that point, and whose c
 ``finished`` and keeps its session for the next lease. Every other task closes its session. A kept session that no lease
 resumes within 10 s is closed too: its flows may have been stopped, and a broker without storage (``replica``) would go
 on serving.
+
+If Spark takes a task for lost, for example because its process was suspended, it starts another one for the same group.
+The driver then reports to the older task that it was replaced. That task closes its session without another write: the
+newer task may already have written later source offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from klamm.mirror.replay.copier import ReplayCopier
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings
@@ -64,6 +68,8 @@ class LeaseSession:
 
     def __init__(self, shares: Sequence[FlowShare]) -> None:
         self.token = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._is_revoked = False
         self.shares = tuple(shares)
         self.copiers = [new_copier(share.settings, share.partitions) for share in shares]
 
@@ -98,10 +104,24 @@ class LeaseSession:
             copier.paused = frozenset(states.keys() - copier.promoted.keys() - copier.demoted)
             copier.restarts = dict(restarts)
 
+    def claim(self, until: Callable[[str], float]) -> None:
+        """Let each copier write until the monotonic time in seconds that belongs to its flow, unless revoked."""
+        with self._lock:
+            if not self._is_revoked:
+                for share, copier in zip(self.shares, self.copiers, strict=True):
+                    copier.claimed_until = until(share.settings.flow)
+
+    def revoke(self) -> None:
+        """Let the copiers write nothing more: a newer task copies their partitions, or the session is closed."""
+        with self._lock:
+            self._is_revoked = True
+            for copier in self.copiers:
+                copier.claimed_until = -math.inf
+
     def close(self) -> None:
         """Close all connections of the copiers. A thread that still runs one writes nothing more, and ends."""
+        self.revoke()
         for copier in self.copiers:
-            copier.claimed_until = -math.inf
             copier.close()
 
 
@@ -180,15 +200,16 @@ class _Claims:
             OSError: The connection to the driver is lost.
         """
         asked_at = time.monotonic()
-        self._channel.send({"ask": "claims"})
+        self._channel.send({"ask": "claims", "session": self._session.token})
         answer = None
         while answer is None and not self._ended.is_set():
             answer = self._channel.receive(timeout_s=_CLAIM_ANSWER_S)
         if answer is None or self._ended.is_set():
             return False
         left = answer["claims"]
-        for share, copier in zip(self._session.shares, self._session.copiers, strict=True):
-            copier.claimed_until = asked_at + left.get(share.settings.flow, math.inf)
+        if "replaced" in answer:
+            self._session.revoke()
+        self._session.claim(lambda flow: asked_at + left.get(flow, math.inf))
         return any(share.settings.flow in left for share in self._session.shares)
 
     def keep_asking(self) -> None:
@@ -288,6 +309,8 @@ class _Lease:
         try:
             while (message := self._channel.receive(timeout_s=0)) is not None:
                 if message.get("end", -1) >= self._lease:
+                    if "replaced" in message:
+                        self._session.revoke()
                     self._ended.set()
                 self._session.apply(message.get("live", ()))
         except OSError:
@@ -346,7 +369,7 @@ def serve(
     try:
         if claims.ask():
             threading.Thread(target=claims.keep_asking, name="claims", daemon=True).start()
-        channel.send({"task": group.number, "lease": lease, "pid": os.getpid()})
+        channel.send({"task": group.number, "lease": lease, "pid": os.getpid(), "session": session.token})
         run = _Lease(session, channel, lease=lease, seconds=seconds)
         run.run()
         run.report()

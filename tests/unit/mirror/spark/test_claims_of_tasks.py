@@ -8,11 +8,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 from klamm.mirror.copy.copier import ClaimLostError, Copier
-from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
@@ -23,7 +24,7 @@ from klamm.mirror.topics.claims import FlowClaim
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 FILE = {
     "clusters": "A,B",
@@ -137,6 +138,38 @@ def test_claim_expired_during_start_prevents_writes(monkeypatch: pytest.MonkeyPa
         copier._turn(at, ending=False)
     assert sent == [100.0, 101.0]
     copier.close()
+
+
+@pytest.mark.parametrize("line", [{"end": 5}, {"end": 5, "replaced": True}])
+def test_replaced_task_sends_neither_records_nor_source_offsets(
+    line: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt may have written later source offsets while this process was suspended."""
+    # given
+    session = worker.LeaseSession(GROUP.shares)
+    (copier,) = session.copiers
+    copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=0, committed=True)
+    copy.acked_offset = 500
+    copier.add(copy)
+    sent, written = Mock(), Mock()
+    monkeypatch.setattr(copier._producer, "send", sent)
+    monkeypatch.setattr(copier._source_offset_writer, "begin", written)
+    channel = Mock(**{"receive.side_effect": [line, None]})
+    run = worker._Lease(session, channel, lease=5, seconds=60.0)
+    # when
+    run.run()
+    # then
+    is_replaced = "replaced" in line
+    assert (run.claim_is_lost, sent.called, written.called) == (is_replaced, not is_replaced, not is_replaced)
+    session.close()
+
+
+def test_claim_that_arrives_late_does_not_revive_a_revoked_session() -> None:
+    session = worker.LeaseSession(GROUP.shares)
+    session.revoke()
+    session.claim(lambda _flow: math.inf)
+    assert [copier.claimed_until for copier in session.copiers] == [-math.inf]
+    session.close()
 
 
 @pytest.mark.parametrize("blocking", ["_poll", "_collect_source_offsets"])

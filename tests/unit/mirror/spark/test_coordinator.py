@@ -103,13 +103,17 @@ def test_released_flow_is_not_caught_up() -> None:
     assert (progress.is_done, progress.lag) == (False, None)
 
 
-def after_first_lease(coordinator: Coordinator) -> tuple[ChannelClient, ChannelClient]:
-    """Return the channels of the planner and of a task that has ended its lease and keeps the session ``s1``."""
+def after_first_lease(coordinator: Coordinator, *, finished: bool = True) -> tuple[ChannelClient, ChannelClient]:
+    """Return the channels of the planner and of a task that has ended its lease and keeps the session ``s1``.
+
+    If not ``finished``, the task still copies.
+    """
     coordinator.publish("A->B", share(1))
     planner, task = client(coordinator), client(coordinator)
     ask(planner, ask="groups", lease=1)
-    task.send({"task": 0, "lease": 1, "pid": 1})
-    task.send({"finished": 0, "lease": 1, "session": "s1"})
+    task.send({"task": 0, "lease": 1, "pid": 1, "session": "s1"})
+    if finished:
+        task.send({"finished": 0, "lease": 1, "session": "s1"})
     ask(task, ask="next", after=0)  # answered behind the line before
     return planner, task
 
@@ -192,14 +196,45 @@ def test_second_attempt_of_group_ends_first(coordinator: Coordinator) -> None:
     lease = ask(client(coordinator), ask="next", after=0)["lease"]
     ask(client(coordinator), ask="groups", lease=lease)
     first, other, second = (client(coordinator) for _ in range(3))
-    first.send({"task": 0, "lease": lease})
-    other.send({"task": 1, "lease": lease})
+    first.send({"task": 0, "lease": lease, "session": "s1"})
+    other.send({"task": 1, "lease": lease, "session": "s2"})
     _until_known(coordinator, 2)
     assert first.receive(timeout_s=0.2) is None
-    second.send({"task": 0, "lease": lease})
-    assert first.receive(timeout_s=WAIT_S) == {"end": lease}
+    second.send({"task": 0, "lease": lease, "session": "s3"})
+    assert first.receive(timeout_s=WAIT_S) == {"end": lease, "replaced": True}
     assert other.receive(timeout_s=0.2) is None
     assert second.receive(timeout_s=0.2) is None
+    answers = [ask(first, ask="claims", session=session) for session in ("s1", "s2", "s3")]
+    assert answers == [{"claims": {}, "replaced": True}, {"claims": {}}, {"claims": {}}]
+
+
+def test_session_that_a_later_lease_resumes_is_not_replaced(coordinator: Coordinator) -> None:
+    # given
+    before, task = client(coordinator), client(coordinator)
+    before.send({"task": 0, "lease": 1, "session": "s1"})
+    ask(before, ask="claims", session="s1")  # answered behind the line before
+    # when
+    task.send({"task": 0, "lease": 2, "session": "s1"})
+    # then
+    assert ask(task, ask="claims", session="s1") == {"claims": {}}
+
+
+@pytest.mark.parametrize("finishes", ["before", "after"])
+def test_session_of_replaced_task_is_not_named_in_next_lease(coordinator: Coordinator, finishes: str) -> None:
+    # given
+    planner, task = after_first_lease(coordinator, finished=finishes == "before")
+    second = client(coordinator)
+    # when
+    second.send({"task": 0, "lease": 1, "session": "s2"})
+    ask(second, ask="next", after=0)  # answered behind the line before
+    if finishes == "after":
+        assert task.receive(timeout_s=WAIT_S) == {"end": 1, "replaced": True}
+        task.send({"finished": 0, "lease": 1, "session": "s1"})
+        ask(task, ask="next", after=0)
+    # then
+    assert ask(planner, ask="groups", lease=2)["groups"][0]["session"] == ""
+    for channel in (planner, task, second):
+        channel.close()
 
 
 def test_lost_slot_ends_lease(coordinator: Coordinator) -> None:

@@ -51,6 +51,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import deque
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +73,7 @@ logger = logging.getLogger(__name__)
 _NOTHING_TO_DO_S: Final = 0.2
 _NO_WORK_S: Final = 5.0
 """Seconds until Spark gets an answer while no flow has partitions, as in a process that stands by."""
+_MAX_REPLACED: Final = 1_000
 _GRACE_S: Final = 60.0
 
 
@@ -123,8 +125,9 @@ class Coordinator:
         """Held from reading live values to sending them, so that the last line to a task has the latest values."""
         self._restarts: dict[str, dict[str, int]] = {}
         """Number of restarts of each source topic by flow name."""
-        self._replaced: set[str] = set()
-        """Session tokens of the tasks whose groups were given to later tasks. These sessions must not write any more.
+        self._replaced: deque[str] = deque(maxlen=_MAX_REPLACED)
+        """Session tokens of the latest tasks whose groups were given to later tasks. These sessions must not write any
+        more.
         """
         self._entrants: dict[int, tuple[ServerConnection, Collection[str]]] = {}
         """Connection and kept sessions of the tasks of the newest lease that have asked for a group, by task number."""
@@ -393,7 +396,7 @@ class Coordinator:
             before = self._tasks.get(group)
             self._tasks[group] = connection
             if before is not None and before.session != connection.session:
-                self._replaced.add(before.session)
+                self._replaced.append(before.session)
                 self._sessions.pop(group, None)
         if before is not None and before is not connection:
             before.send({"end": lease, "replaced": True})

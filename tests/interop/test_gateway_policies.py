@@ -31,6 +31,7 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.types import ConfigOperation, ResourceType
 from tests.support.gateway_context import incremental
+from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -66,13 +67,17 @@ rules:
     broker_configs:
       message.max.bytes: {min: 1200000, max: 2MB}
 """
-HANGING = """
-import threading
+SLOW = """
+import time
+from pathlib import Path
 from klamm.policy import Policy
-class Hanging(Policy):
+class Slow(Policy):
     def validate_create_topic(self, details):
-        if details.topic == "hangs":
-            threading.Event().wait(60)
+        if not details.topic.startswith("slow"):
+            return
+        Path(__file__).with_name("begun").touch()
+        while not Path(__file__).with_name("may-end").exists():
+            time.sleep(0.01)
 """
 UNKNOWN = "rules: [{name: a, configs: {retention.mss: {max: 1}}}]"
 KINDS = ("create.topic", "alter.config", "create.partitions", "delete.topic")
@@ -316,26 +321,45 @@ def test_denial_is_logged_and_counted_by_the_gateway(both: Both) -> None:
     assert 'klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="deny"}' in page
 
 
-def test_hanging_policy_delays_only_requests_it_checks(
+def slow_policy_gateway(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., klamm.Gateway], timeout_ms: int
+) -> klamm.Gateway:
+    """Start a gateway whose policy decides on topics with the prefix "slow" after the file "may-end" is created."""
+    (tmp_path / "policy_that_waits.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"create.topic.policy.class.name": "policy_that_waits:Slow", "policy.timeout.ms": timeout_ms}
+    return make(both.upstream.bootstrap_servers, config=config)
+
+
+def test_slow_policy_delays_only_requests_it_checks(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_klamm_gateway: Callable[..., klamm.Gateway]
+) -> None:
+    """The policy decides only after another client was served, so a gateway that waits for it would time out."""
+    # given
+    gateway = slow_policy_gateway(both, tmp_path, monkeypatch, make_klamm_gateway, timeout_ms=60_000)
+    with WireClient(gateway.bootstrap_servers) as delayed, WireClient(gateway.bootstrap_servers) as other:
+        # when
+        delayed.send(CreateTopicsRequest(topics=[topic("slow-1"), topic("next")]), 7)
+        wait_until((tmp_path / "begun").exists, timeout_s=300, what="the policy to be asked")
+        for _ in range(20):
+            other.ask(MetadataRequest(topics=[]), MetadataResponse, 9)
+        (tmp_path / "may-end").touch()
+        answer = delayed.receive(CreateTopicsResponse, 7)
+    # then
+    assert [(entry.name, entry.error_code) for entry in answer.topics] == [("slow-1", 0), ("next", 0)]
+
+
+def test_policy_that_does_not_decide_fails_the_topic(
     both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     # given
-    (tmp_path / "policy_that_hangs.py").write_text(HANGING)
-    monkeypatch.syspath_prepend(tmp_path)
-    config = {"create.topic.policy.class.name": "policy_that_hangs:Hanging", "policy.timeout.ms": 3000}
-    gateway = make_klamm_gateway(both.upstream.bootstrap_servers, config=config)
-    with WireClient(gateway.bootstrap_servers) as delayed, WireClient(gateway.bootstrap_servers) as other:
+    gateway = slow_policy_gateway(both, tmp_path, monkeypatch, make_klamm_gateway, timeout_ms=1000)
+    with WireClient(gateway.bootstrap_servers) as client:
         # when
-        delayed.send(CreateTopicsRequest(topics=[topic("hangs"), topic("next")]), 7)
-        slowest_s = max(other.time_raw(MetadataRequest(topics=[]), 9) for _ in range(20))
-        answer = delayed.receive(CreateTopicsResponse, 7)
+        (entry,) = client.ask(CreateTopicsRequest(topics=[topic("slow-2")]), CreateTopicsResponse, 7).topics
     # then
-    assert slowest_s < 2.5
-    assert [(entry.name, entry.error_code) for entry in answer.topics] == [
-        ("hangs", ErrorCode.UNKNOWN_SERVER_ERROR),
-        ("next", 0),
-    ]
-    assert "did not decide within 3000 ms" in (answer.topics[0].error_message or "")
+    assert entry.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "did not decide within 1000 ms" in (entry.error_message or "")
 
 
 def test_broker_configs_are_decided_like_in_the_broker(both: Both) -> None:

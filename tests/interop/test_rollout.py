@@ -595,7 +595,7 @@ class Members:
 
     def _consumer(self, client_id: str) -> Consumer:
         settings = {
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 45_000,
             "heartbeat.interval.ms": 1000,
             "client.id": client_id,
             "group.id": client_id,

@@ -121,7 +121,7 @@ class History:
 
 def answers_of_kafka(problems: list[Problem]) -> list[TargetAssignment]:
     text = "".join(f"{problem.text()}\n" for problem in problems)
-    answers = java_tool(str(PROGRAM), stdin=text, timeout_s=120, jars=broker_class_path()).splitlines()
+    answers = java_tool(str(PROGRAM), stdin=text, jars=broker_class_path()).splitlines()
     return [_target(json.loads(answer)) for answer in answers]
 
 

@@ -130,7 +130,7 @@ def test_clients_of_java_appear(broker: klamm.Broker, metrics: str) -> None:
         until(
             lambda: has(metrics, "kafka_client_consumer_connection_creation_total", "pushes-java"),
             "no consumer",
-            seconds=60,
+            seconds=300,
         )
         (seen,) = [client for client in fetch(metrics) if client["client_id"] == "pushes-java"]
         assert any(f'client_instance_id="{seen["client_instance_id"]}"' in line for line in page(metrics))

@@ -84,7 +84,7 @@ def aiokafka(servers: str, topic: str) -> None:
 def java_console(servers: str, topic: str) -> None:
     words = ["--bootstrap-server", servers, "--topic", topic]
     command = java_command("org.apache.kafka.tools.ConsoleProducer", *words)
-    done = subprocess.run(command, input=b"x\n", capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, input=b"x\n", capture_output=True, timeout=300, check=False)
     assert b"TopicAuthorizationException" in done.stdout + done.stderr
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SOON_S = 20.0
-JAVA_S = 60.0
+JAVA_S = 300.0
 """Time in which a Java process starts and joins a group, on a machine with other load."""
 
 

@@ -24,7 +24,7 @@ YEAR_2013 = 1_356_998_400_000
 FOREVER = {"retention.ms": "-1"}
 RECORDS = 24
 RECORD_BYTES = 512 * 1024
-LONG_WAIT_MS = 20_000
+LONG_WAIT_MS = 600_000
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_lagging_partition_does_not_wait_for_caught_up_one(address: str) -> None
     settings = replace(settings, fetch_limits=limits)
     # when
     partitions = [PartitionId("uneven", partition, "A.uneven") for partition in (0, 2)]
-    rows = copy_all(settings, *partitions, timeout_s=1.5 * LONG_WAIT_MS / 1000)
+    rows = copy_all(settings, *partitions, timeout_s=LONG_WAIT_MS / 2000)
     # then
     assert {row.partition: (row.state, row.records) for row in rows} == {
         0: (CopyState.COPYING, 0),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,10 +69,14 @@ def test_records_replaced_by_unclean_election_are_reported_and_mirrored(
         flows[alias] = copy_settings(address, address, alias=alias, shards=shards)
     partition = {alias: PartitionId(SOURCE, 0, f"{alias}.{SOURCE}") for alias in flows}
     settings = replace(flows[RUNNING], continue_after_loss=True)
-    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [partition[RUNNING]])) as copier:
-        running = threads.submit(
-            run_until, copier, lambda: sum(row.records for row in copier.progress()) >= 210, timeout_s=150
-        )
+    ending = threading.Event()
+    with (
+        ThreadPoolExecutor(1) as threads,
+        closing(Copier(settings, [partition[RUNNING]])) as copier,
+        ExitStack() as stack,
+    ):
+        running = threads.submit(run_until, copier, ending.is_set, timeout_s=1800)
+        stack.callback(ending.set)
         write(address, numbered(0, 100))
         real_kafka_3.nodes[STALE].kill()
         wait_until(lambda: in_sync(address) == (LEADER,), timeout_s=30, what="the loss of the follower")
@@ -80,7 +85,7 @@ def test_records_replaced_by_unclean_election_are_reported_and_mirrored(
             copy_all(flows[alias], partition[alias])
         # when
         wait_until(
-            lambda: [row.next_offset for row in copier.progress()] == [150], timeout_s=30, what="150 mirrored records"
+            lambda: [row.next_offset for row in copier.progress()] == [150], timeout_s=300, what="150 mirrored records"
         )
         real_kafka_3.nodes[LEADER].kill()
         real_kafka_3.nodes[STALE].start(expected_nodes=2)
@@ -95,7 +100,11 @@ def test_records_replaced_by_unclean_election_are_reported_and_mirrored(
             )
             assert "klamm.on.source.loss=continue resumes at 100" in stopped.reason
             copy_all(replace(flows[alias], continue_after_loss=True), partition[alias])
-        running.result(150)
+        wait_until(
+            lambda: sum(row.records for row in copier.progress()) >= 210, timeout_s=300, what="210 mirrored records"
+        )
+        ending.set()
+        running.result()
     for alias in flows:
         assert_exactly_once(address, f"{alias}.{SOURCE}", {0: numbered(0, 150) + numbered(1000, 60)})
     real_kafka_3.nodes[LEADER].start(expected_nodes=3)

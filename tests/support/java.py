@@ -176,7 +176,7 @@ def java_tool(
     main_class: str,
     *args: str,
     stdin: str = "",
-    timeout_s: float = 60.0,
+    timeout_s: float = 300.0,
     heap: str = "256m",
     jvm_options: Sequence[str] | None = None,
     jars: str | None = None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PROGRAMS: Final = sorted((Path(__file__).parents[1] / "java").glob("*.java"))
 """The runner, and our own programs, which it runs as it runs tools of Kafka."""
 _RUNNER: Final = "Tools"
-_PATIENCE_S: Final = 120
+_PATIENCE_S: Final = 300
 _QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
 
 
@@ -54,7 +54,7 @@ class KafkasTools:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._java.communicate(timeout=60)  # it ends when its input ends
+            self._java.communicate(timeout=_PATIENCE_S)  # it ends when its input ends
         finally:
             self._java.kill()
             self._java.wait()

@@ -146,7 +146,7 @@ class MirrorProcess:
             processes.extend(spark_processes.jvms(self.process.pid))
             return bool(processes)
 
-        wait_until(starts, timeout_s=60, what="a JVM", interval_s=0.1, alive=self._check_alive)
+        wait_until(starts, timeout_s=300, what="a JVM", interval_s=0.1, alive=self._check_alive)
         return processes[0]
 
     def workers(self, port: int) -> list[psutil.Process]:
@@ -237,7 +237,7 @@ def wait_for_partitions(address: str, name: str, partitions: int, topic_id: UUID
         return topic_id is None or _serve(admin, topic_id, described)
 
     with AdminClient(address) as admin:
-        wait_until(there, timeout_s=30, what=f"{partitions} partitions of {name}", interval_s=0.1)
+        wait_until(there, timeout_s=120, what=f"{partitions} partitions of {name}", interval_s=0.1)
 
 
 def _serve(admin: AdminClient, topic_id: UUID, topic: TopicDescription) -> bool:
@@ -295,7 +295,7 @@ def produce(
 
 
 def read(
-    address: str, topic: str, counts: Mapping[int, int], *, timeout_s: float = 30, read_committed: bool = True
+    address: str, topic: str, counts: Mapping[int, int], *, timeout_s: float = 120, read_committed: bool = True
 ) -> dict[int, list[Seen]]:
     """Read partitions from their beginning until each has that many records or more, and to their ends then."""
     consumer = Consumer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -255,24 +256,29 @@ def test_plan_ignores_a_reassignment_in_progress(
         producer.close()
         throttles = {f"{role}.replication.throttled.replicas": "*" for role in ("leader", "follower")}
         admin.alter_topic_configs(topic, set=throttles).result()
+        plan = ("configs", "plan", str(file), "--prune-configs", "--check", *at)
+        targets = itertools.cycle([(2, 3), (1, 2)])
+
+        def is_moving() -> bool:
+            return bool(admin.list_partition_reassignments([TopicPartition(topic, 0)]).result())
+
+        def is_planned_during_a_move() -> bool:  # a move ends early while a node does not know the throttle yet
+            admin.alter_partition_reassignments({TopicPartition(topic, 0): next(targets)}).all().result()
+            wait_until(
+                lambda: cli.main([*plan]) == 0, timeout_s=300, what="all nodes to know the throttle and the move"
+            )
+            return is_moving()
+
         for broker in (1, 2, 3):
             admin.alter_broker_configs(broker, set=rates).result()
         try:
-            # when
-            admin.alter_partition_reassignments({TopicPartition(topic, 0): (2, 3)}).all().result()
-            plan = ("configs", "plan", str(file), "--prune-configs", "--check", *at)
-            wait_until(lambda: cli.main([*plan]) == 0, timeout_s=60, what="all nodes to know the throttle and the move")
-            moving = admin.list_partition_reassignments([TopicPartition(topic, 0)]).result()
+            # when, then
+            wait_until(is_planned_during_a_move, timeout_s=300, what="a plan before the end of the reassignment")
         finally:
             for broker in (1, 2, 3):
                 admin.alter_broker_configs(broker, delete=rates).result()
         # then
-        assert moving, "the reassignment ended before it was planned"
-        wait_until(
-            lambda: not admin.list_partition_reassignments([TopicPartition(topic, 0)]).result(),
-            timeout_s=60,
-            what="the end of the reassignment",
-        )
+        wait_until(lambda: not is_moving(), timeout_s=300, what="the end of the reassignment")
         real_kafka_3.wait_for_replicas(topic, 2)
         capsys.readouterr()
         assert cli.main([*plan]) == 0, "others own the throttle, also after the move"

@@ -25,9 +25,9 @@ from tests.interop.test_mirror_replica_kafka import (
     Running,
     demote,
     image_of,
-    key_of,
     killed_process,
     promote,
+    replicas_of,
     running,
     traces,
 )
@@ -110,14 +110,17 @@ def test_i2_dead_klamm_holds_up_no_other_flow_and_no_replica_is_placed_on_anothe
         other.produce(4)
         # when
         wait_until(lambda: image_of(copier).brokers[OTHER_KLAMM].is_fenced, timeout_s=30, what="the end of its session")
-        lost = topic_state(cluster, other.remote[0])
-        before = image_of(copier).partition(*key_of(copier, flow))
+
+        def is_offline() -> bool:
+            leader, isr = topic_state(cluster, other.remote[0])
+            return leader == NO_LEADER and set(isr) <= {OTHER_KLAMM}  # eligible leader replicas are not listed
+
+        wait_until(is_offline, timeout_s=300, what="the loss of the leader")
+        before = replicas_of(copier, flow)
         flow.produce(2)
         copier.wait_for_replicas()
         # then
-        assert lost[0] == NO_LEADER
-        assert set(lost[1]) <= {OTHER_KLAMM}  # eligible leader replicas are not listed
-        assert image_of(copier).partition(*key_of(copier, flow)) == before
+        assert replicas_of(copier, flow) == before
         assert {node_id: _produced(cluster, node_id, other.remote[0]) for node_id in cluster.nodes} == dict.fromkeys(
             cluster.nodes, ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
@@ -131,10 +134,13 @@ def test_i2_dead_klamm_holds_up_no_other_flow_and_no_replica_is_placed_on_anothe
             other.assert_equal()
             for each, own in ((flow, copier), (other, copier_of_other)):
                 promote(each, own)
-            described = admin.describe_topics([*flow.remote, *other.remote]).all().result(30)
-    # then
-    replicas = {node for topic in described.values() for each in topic.partitions for node in each.replicas}
-    assert replicas == set(cluster.nodes)
+
+            def replicas() -> set[int]:
+                described = admin.describe_topics([*flow.remote, *other.remote]).all().result(30)
+                return {node for topic in described.values() for each in topic.partitions for node in each.replicas}
+
+            # then
+            wait_until(lambda: replicas() == set(cluster.nodes), timeout_s=300, what="no replica on klamm")
     with AdminClient(cluster.bootstrap_servers) as admin:
         assert traces(other, admin) == []
 
@@ -179,7 +185,9 @@ def test_remote_topic_that_an_operator_reassigns_to_fewer_brokers_is_mirrored_on
         flow.produce(3)
         # then
         copier.wait_for_replicas()
-        assert topic_state(cluster, remote.topic) == (KLAMM, (KLAMM,))
+        wait_until(
+            lambda: topic_state(cluster, remote.topic) == (KLAMM, (KLAMM,)), timeout_s=300, what="klamm as leader"
+        )
         admin.alter_partition_reassignments({remote: [3, 1, 2]}).all().result(30)
         promote(flow, copier)
     flow.assert_equal()
@@ -198,7 +206,11 @@ def test_remote_topic_that_brokers_lead_by_an_unclean_election_is_not_changed_by
     with AdminClient(cluster.bootstrap_servers) as admin, contextlib.suppress(KafkaApiError):  # it may be led already
         admin.elect_leaders(ElectionType.UNCLEAN, [remote]).all().result(30)
     wait_until(lambda: topic_state(cluster, remote.topic)[0] in cluster.nodes, timeout_s=60, what="the election")
-    assert _produced(cluster, topic_state(cluster, remote.topic)[0] or 0, remote.topic) == ErrorCode.NONE
+    wait_until(
+        lambda: _produced(cluster, topic_state(cluster, remote.topic)[0] or 0, remote.topic) == ErrorCode.NONE,
+        timeout_s=300,
+        what="the new leader",
+    )
     ends = flow.end_of(remote.topic)
     # when
     flow.produce(2)

@@ -45,6 +45,7 @@ from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches
 from klamm.protocol.records.layout import LEADER_EPOCH_AT
@@ -172,10 +173,28 @@ class Flow:
             )
 
     def produce(self, *counts: int, topic: str = "", codec: Codec = Codec.NONE) -> None:
-        with WireClient(self.leader_of(topic or self.topic)) as client:
-            for count in counts:
-                records = [Record(b"k%d" % at, b"v" * 50, (), TIME, at) for at in range(count)]
-                client.produce(topic or self.topic, 0, encode_batch(records, codec=codec))
+        """Append batches to a topic, the source unless another is named, as soon as it has a leader."""
+        topic = topic or self.topic
+        batches = [
+            encode_batch([Record(b"k%d" % at, b"v" * 50, (), TIME, at) for at in range(count)], codec=codec)
+            for count in counts
+        ]
+
+        def are_appended() -> bool:
+            try:
+                with WireClient(self.leader_of(topic)) as client:
+                    while batches:
+                        client.produce(topic, 0, batches[0])
+                        del batches[0]
+            except (ConnectionRefusedError, KeyError):  # the leader has ended, or there is none
+                return False
+            except RejectedError as error:  # the leader that the metadata name does not know yet that it is one
+                if error.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    raise
+                return False
+            return True
+
+        wait_until(are_appended, timeout_s=300, what=f"a leader of {topic}")
 
     def leader_of(self, topic: str) -> str:
         with AdminClient(self.cluster.bootstrap_servers) as admin:
@@ -437,12 +456,19 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
     # given: a topic of the flow is missing, so klamm accepts partitions
     with running(flow, is_new=False), AdminClient(cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name=name, replicas_assignments={0: (KLAMM, 1)})]).all().result(30)
+        topics = ReplicaTopics(flow.properties, admin, KLAMM)
+        reasons: dict[str, str] = {}
+
+        def is_reported() -> bool:  # the broker follows its controller
+            reasons.update(topics.misplaced(flow.remote))
+            return name in reasons
+
         # when
-        reasons = ReplicaTopics(flow.properties, admin, KLAMM).misplaced(flow.remote)
+        wait_until(is_reported, timeout_s=300, what="the new topic in the metadata")
         # then
         assert "they are moved away" in reasons[name]
 
-        def is_moved() -> bool:  # the broker follows its controller
+        def is_moved() -> bool:
             (topic,) = admin.describe_topics([name]).all().result(30).values()
             return (topic.partitions[0].replicas, topic.partitions[0].leader) == ((1,), 1)
 
@@ -689,10 +715,10 @@ def test_flows_of_one_target_know_each_other_as_brokers_without_storage(cluster:
         # then
         assert traces(other, admin) == []
         _send(cluster.bootstrap_servers, other.remote[0], b"v")
-        before = image_of(copier).partition(*key_of(copier, flow))
+        before = replicas_of(copier, flow)
         flow.produce(1)
         copier.wait_for_replicas()
-        assert image_of(copier).partition(*key_of(copier, flow)) == before
+        assert replicas_of(copier, flow) == before
     flow.assert_equal()
 
 
@@ -706,6 +732,13 @@ def image_of(copier: Running) -> ClusterImage:
 def key_of(copier: Running, flow: Flow) -> tuple[UUID, int]:
     """Return topic id and partition number of the remote topic of a flow."""
     return image_of(copier).topic_ids[flow.remote[0]], 0
+
+
+def replicas_of(copier: Running, flow: Flow) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of the remote topic of a flow, those that are added and those that are removed."""
+    partition = image_of(copier).partition(*key_of(copier, flow))
+    assert partition is not None
+    return partition.replicas, partition.adding, partition.removing
 
 
 def _away(*_: object) -> None:

@@ -42,6 +42,7 @@ from tests.support.left_open import install as register_log_files
 from tests.support.own_random import draw_no_constants_of_modules, give_threads_their_own, seed
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
+from tests.support.processes import allow_slow_starts
 from tests.support.shared_cluster import SharedCluster
 from tests.support.skips import report_skips, skip_loudly
 
@@ -83,6 +84,7 @@ install()
 register_log_files()
 keep_assignments()
 give_threads_their_own()
+allow_slow_starts()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from klamm.clients import ConfigUpdate, KafkaProducer
+from tests.support.processes import CHILD_TIMEOUT_S
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +43,7 @@ class Fleet:
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        assert self._ready.wait(120), "The fleet did not start"
+        assert self._ready.wait(CHILD_TIMEOUT_S), "The fleet did not start"
         return self
 
     def __exit__(
@@ -52,8 +53,8 @@ class Fleet:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
-        self._reader.join(30)
+        self._process.wait(CHILD_TIMEOUT_S)
+        self._reader.join(CHILD_TIMEOUT_S)
         self._process.stdout.close()
 
     def _read(self) -> None:

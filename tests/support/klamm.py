@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Self
 from tests.support.class_archives import CACHE
 from tests.support.kafka import NO_PROPERTIES
 from tests.support.probe import broker_count_of
-from tests.support.processes import LoggedProcess, free_port, stop_process, wait_until
+from tests.support.processes import CHILD_TIMEOUT_S, LoggedProcess, free_port, stop_process, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-_START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -78,12 +77,12 @@ class KlammBroker(LoggedProcess):
 
         Raises:
             RuntimeError: It ended; the message ends with its log.
-            TimeoutError: It did not answer in a minute and a half.
+            TimeoutError: It did not answer within ``CHILD_TIMEOUT_S``.
         """
         self.launch()
         wait_until(
             lambda: broker_count_of(self.host, self.ports[-1]) == len(self.ports),
-            timeout_s=_START_TIMEOUT_S,
+            timeout_s=CHILD_TIMEOUT_S,
             what=f"the klamm broker, see {self.log_path}",
             alive=self.check_alive,
         )

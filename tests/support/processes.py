@@ -11,14 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import psutil  # type: ignore[import-untyped]
+
+from klamm.embedded.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+CHILD_TIMEOUT_S: Final = 120.0
+"""Time in seconds that a child process may take to start or to end, however busy the machine is."""
 _PR_SET_PDEATHSIG = 1
 # Below Linux's ephemeral range (32768 and up): no outgoing connection takes the port while its broker is down. Below
 # the range from which klamm's own brokers and gateways take free ports (20000 and up), for the same reason.
@@ -167,6 +171,16 @@ class LoggedProcess:
     def log_tail(self, lines: int = 40) -> str:
         """Return the last lines of the log."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+
+def allow_slow_starts() -> None:
+    """Let the brokers and gateways that tests embed take as long to start as other child processes."""
+    wait: Any = ServerProcess.wait_until_ready
+
+    def wait_longer(process: ServerProcess, timeout_s: float) -> Any:
+        return wait(process, max(timeout_s, CHILD_TIMEOUT_S))
+
+    ServerProcess.wait_until_ready = wait_longer  # type: ignore[method-assign,assignment]
 
 
 def has_ended(pid: int) -> bool:

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.support.processes import CHILD_TIMEOUT_S
+
 INTERRUPTED_IMPORT = """
 import os, signal, sys
 
@@ -18,12 +20,14 @@ class Interrupt:
 
 sys.meta_path.insert(0, Interrupt())
 from klamm.script import main
+from tests.support.processes import CHILD_TIMEOUT_S
 main()
 """
 
 
 @pytest.mark.process
 def test_interrupt_during_imports_prints_no_traceback() -> None:
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, timeout=20, check=False)
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    ended = subprocess.run(command, capture_output=True, timeout=CHILD_TIMEOUT_S, check=False)
 
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")

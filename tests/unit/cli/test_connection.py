@@ -25,7 +25,7 @@ from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest
 from klamm.rollout import store as rollout_store
 from klamm.rollout.store import RolloutStore
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import CHILD_TIMEOUT_S, free_port, wait_until
 from tests.support.security import Certificates
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def test_closed_pipe_keeps_the_messages_and_the_exit_code_of_a_result(lines: int
         assert process.stderr is not None
         process.stdout.close()
         process.stdin.close()
-        assert (process.wait(timeout=30), process.stderr.read()) == (3, b"reason\n")
+        assert (process.wait(CHILD_TIMEOUT_S), process.stderr.read()) == (3, b"reason\n")
 
 
 @pytest.mark.process
@@ -371,4 +371,4 @@ def test_closed_pipe_is_no_failure() -> None:
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert (process.wait(timeout=30), process.stderr.read()) == (0, b"")
+        assert (process.wait(CHILD_TIMEOUT_S), process.stderr.read()) == (0, b"")

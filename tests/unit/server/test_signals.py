@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.server.signals import StartStoppedError, unless_stopped
-from tests.support.processes import start_process, stop_process, wait_until
+from tests.support.processes import CHILD_TIMEOUT_S, start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,10 +43,10 @@ def test_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path:
 
     def hang_up(*, times: int) -> None:
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: log.read_bytes().count(RELOADED) >= times, timeout_s=30, what="a reload")
+        wait_until(lambda: log.read_bytes().count(RELOADED) >= times, timeout_s=CHILD_TIMEOUT_S, what="a reload")
 
     try:
-        wait_until(lambda: b"ready on" in log.read_bytes(), timeout_s=30, what="a broker")
+        wait_until(lambda: b"ready on" in log.read_bytes(), timeout_s=CHILD_TIMEOUT_S, what="a broker")
         # when
         hang_up(times=1)
         os.close(ours)
@@ -54,7 +54,7 @@ def test_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path:
             hang_up(times=2)
             process.terminate()
         # then
-        assert process.wait(20) == 0
+        assert process.wait(CHILD_TIMEOUT_S) == 0
         assert (b"The terminal was closed" in log.read_bytes()) is (way == "terminal")
     finally:
         stop_process(process)
@@ -94,11 +94,11 @@ def test_server_whose_policy_hangs_in_configure_can_be_stopped(
     policy = ("--set", "create.topic.policy.class.name=hanging:Hangs")
     process = start_process([sys.executable, "-m", "klamm", *words, *policy], log=log)
     try:
-        wait_until(lambda: b"configuring" in log.read_bytes(), timeout_s=30, what="the policy")
+        wait_until(lambda: b"configuring" in log.read_bytes(), timeout_s=CHILD_TIMEOUT_S, what="the policy")
         # when
         process.send_signal(number)
         # then
-        assert process.wait(20) == 0
+        assert process.wait(CHILD_TIMEOUT_S) == 0
         assert b"Stopped during the start" in log.read_bytes()
     finally:
         stop_process(process)

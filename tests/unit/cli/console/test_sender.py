@@ -24,7 +24,7 @@ from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
 from klamm.cli.console.sender import RecordSender
 from klamm.cli.console.settings import read_pairs
-from tests.support.processes import wait_until
+from tests.support.processes import CHILD_TIMEOUT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -168,7 +168,7 @@ def test_second_interrupt_drops_pending_records(
             # Two signals that reach a process while it stands still are one.
             wait_until(lambda: not is_pending(process.pid, signal.SIGINT), timeout_s=30, what="the first signal")
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(CHILD_TIMEOUT_S)
             # then
             code, messages = process.returncode, process.stderr.read().splitlines()
             # A broker that is held up at the start is reported.
@@ -202,7 +202,7 @@ def test_termination_sends_buffered_records(
         # when
         process.send_signal(number)
         # then
-        assert process.wait(30) == 128 + number
+        assert process.wait(CHILD_TIMEOUT_S) == 128 + number
     with AdminClient(servers) as admin:
         partition = TopicPartition(klamm_topic, 0)
         assert admin.list_offsets({partition: OffsetSpec.LATEST}).all().result()[partition].offset == 1

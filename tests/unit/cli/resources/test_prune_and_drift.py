@@ -22,7 +22,7 @@ from klamm.admin import (
 )
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.klamm import KlammBroker
-from tests.support.processes import start_process, stop_process, wait_until
+from tests.support.processes import CHILD_TIMEOUT_S, start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +165,7 @@ class Drift:
         command = [KLAMM, "drift", *words, "--interval", "1", "--timeout", "3000", "--metrics", "127.0.0.1:0"]
         with self._out.open("wb") as out:
             self.process = start_process(command, log=self._err, stdout=out.fileno(), env=environment)
-        wait_until(lambda: "Metrics: http" in self.err, timeout_s=60, what="the address of the metrics")
+        wait_until(lambda: "Metrics: http" in self.err, timeout_s=CHILD_TIMEOUT_S, what="the address of the metrics")
         (self.url,) = re.findall(r"Metrics: (\S+)", self.err)
 
     @property
@@ -192,7 +192,7 @@ class Drift:
             value = self.value(sample)
             return value is not None and low <= value <= (low if high is None else high)
 
-        wait_until(is_there, timeout_s=90, what=f"{sample} {low}, stderr: {self.err}")
+        wait_until(is_there, timeout_s=CHILD_TIMEOUT_S, what=f"{sample} {low}, stderr: {self.err}")
 
 
 def keys_of(cluster: str, topic: str) -> str:
@@ -219,7 +219,7 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
         drift.wait_for(keys_of("prod", "watched"), 0)
         # then
         in_line = "Cluster dev:\nCluster prod:\nTopics: 0 to create, 0 to change, 2 in line, 0 rejected.\n"
-        wait_until(lambda: drift.out == in_line, timeout_s=20, what=f"the first plan: {drift.out}")
+        wait_until(lambda: drift.out == in_line, timeout_s=CHILD_TIMEOUT_S, what=f"the first plan: {drift.out}")
         checked_at = drift.value('klamm_drift_last_check_timestamp_seconds{cluster="prod"}') or 0
         drift.wait_for('klamm_drift_last_check_timestamp_seconds{cluster="prod"}', checked_at + 0.1, float("inf"))
         assert drift.out == in_line
@@ -232,7 +232,7 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
         drift.wait_for(failed, 1, float("inf"))
         assert drift.value(keys_of("prod", "watched")) == 0
         change = "~ flush.ms: 6 (topic) -> 5 (file)"
-        wait_until(lambda: change in drift.out, timeout_s=20, what=f"the change: {drift.out}")
+        wait_until(lambda: change in drift.out, timeout_s=CHILD_TIMEOUT_S, what=f"the change: {drift.out}")
         assert "klamm drift: cluster prod: " in drift.err
         # when it is back, and a file is broken
         brokers[1].start()
@@ -240,9 +240,13 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
         failures = drift.value(failed) or 0
         drift.wait_for(failed, failures + 1, float("inf"))
         # then
-        wait_until(lambda: "topics: ['watched']: expected a mapping" in drift.err, timeout_s=20, what="the error")
+        wait_until(
+            lambda: "topics: ['watched']: expected a mapping" in drift.err, timeout_s=CHILD_TIMEOUT_S, what="the error"
+        )
         assert drift.value(keys_of("dev", "watched")) == 1
-        wait_until(lambda: f"{failed} 0" not in metrics.read_text(), timeout_s=20, what="the file to count it")
+        wait_until(
+            lambda: f"{failed} 0" not in metrics.read_text(), timeout_s=CHILD_TIMEOUT_S, what="the file to count it"
+        )
         # when the file is right, and asks for what is there
         (tree / "dev" / "klamm.yaml").write_text("cluster: dev\ntopics: {watched: {configs: {flush.ms: 6}}}\n")
         # then
@@ -250,7 +254,7 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
         # when
         drift.process.send_signal(signal.SIGINT)
         # then
-        assert drift.process.wait(20) == 130
+        assert drift.process.wait(CHILD_TIMEOUT_S) == 130
         assert "Traceback" not in drift.err
     finally:
         stop_process(drift.process)

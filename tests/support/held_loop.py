@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from klamm.broker.main import GarbageSettings
 from klamm.broker.settings import parse_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -49,8 +50,27 @@ class HeldLoop:
         if self.loop is not None:
             is_over = threading.Event()
             self.loop.call_soon_threadsafe(is_over.set)
-            is_over.wait(20)
+            is_over.wait(120)
         return max(self._holds, default=Hold(0.0, "nothing"))
+
+    def longest_s_of(self, work: Callable[[], object], *, limit_s: float) -> float:
+        """Return the longest callback of some work in seconds, of the best of up to three tries.
+
+        Where others share the core, even the processor time of equal work varies. A callback that is too long fails
+        each try.
+
+        Args:
+            work: Function to try.
+            limit_s: Time that needs no other try.
+        """
+        best_s = math.inf
+        for _ in range(_TRIES):
+            self.begin()
+            work()
+            best_s = min(best_s, self.longest().seconds)
+            if best_s < limit_s:
+                break
+        return best_s
 
     def count(self, seconds: float) -> None:
         """Count one callback."""
@@ -62,6 +82,7 @@ class HeldLoop:
 
 
 _WORTH_A_NAME_S = 0.004
+_TRIES = 3
 
 
 @contextmanager
@@ -95,7 +116,7 @@ def a_held_broker(data_dir: Path, *arguments: str) -> Iterator[HeldLoop]:
     thread = threading.Thread(target=run, name="held-loop")
     with _timed(held, thread), _without_pauses_for_garbage():
         thread.start()
-        ready.wait(20)
+        ready.wait(120)
         try:
             if not failures:
                 yield held

@@ -293,10 +293,10 @@ def test_megabyte_of_one_byte_is_decoded_in_bounded_time_and_memory(cls: type[Me
         with contextlib.suppress(ProtocolError):
             decode(cls, version, b"")
         tracemalloc.start()
-        began = time.process_time()
+        began = time.thread_time()
         with contextlib.suppress(ProtocolError):
             decode(cls, version, body)
-        spent = time.process_time() - began
+        spent = time.thread_time() - began
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 10 * MEGABYTE

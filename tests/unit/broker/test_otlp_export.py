@@ -17,7 +17,9 @@ from klamm.broker import otlp_export as module
 from klamm.broker.otlp_export import OtlpExport, file_export, http_export
 from klamm.properties import SettingsError
 from klamm.telemetry.otlp import decode_metrics
+from tests.support.by_thread import replace_for_this_thread
 from tests.support.otlp import twenty_metrics
+from tests.support.processes import CHILD_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -198,7 +200,8 @@ with asyncio.Runner() as runner:
     runner.run(export())
 """
     # when
-    ended = subprocess.run([sys.executable, "-c", program, str(pipe)], capture_output=True, check=False, timeout=30)
+    command = [sys.executable, "-c", program, str(pipe)]
+    ended = subprocess.run(command, capture_output=True, check=False, timeout=CHILD_TIMEOUT_S)
     # then
     assert (ended.returncode, ended.stderr) == (0, b"")
 
@@ -245,7 +248,7 @@ async def test_push_is_sent_again_when_no_thread_could_be_started(monkeypatch: p
             raise failures.pop()
         start(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", start_later)
+    replace_for_this_thread(monkeypatch, threading.Thread, "start", start_later)
     export = OtlpExport("here", got.append)
     await exported(export, b"one")
     assert got == [(b"one",)]

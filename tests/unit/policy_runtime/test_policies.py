@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import textwrap
 import threading
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -68,7 +69,7 @@ HOUSE_RULES = """
         error_code = property(lambda self: os._exit(9))
 
     class Sleeps(PolicyViolationError):
-        error_code = property(lambda self: time.sleep(3))
+        error_code = property(lambda self: RELEASED.wait(120))
 
     class EndsInWords(ValueError):
         def __str__(self): os._exit(9)
@@ -152,7 +153,7 @@ HOUSE_RULES = """
                 case "twice": return Override(reason=f"{name}: more", num_partitions=details.num_partitions + 1)
                 case "endless":
                     while True: pass
-                case "stuck": time.sleep(3)
+                case "stuck": RELEASED.wait(120)
 
         def close(self):
             CLOSED.append(id(self))
@@ -230,6 +231,10 @@ async def serving(properties: dict[str, str]) -> AsyncIterator[Policies]:
         yield policies
     finally:
         await policies.close()
+
+
+def policy_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("klamm-policy-")}
 
 
 async def create(policies: Policies, topic: str) -> str:
@@ -485,52 +490,76 @@ async def test_policy_that_exits_or_forks_does_not_end_the_broker(either: str, t
         assert await create(policies, "next") == "allowed"
 
 
+class LongestGap:
+    """Longest time in seconds between two beats."""
+
+    def __init__(self) -> None:
+        self.seconds, self._last = 0.0, time.monotonic()
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        self.seconds, self._last = max(self.seconds, now - self._last), now
+
+
 @pytest.mark.parametrize("topic", ["endless-1", "stuck-1", "sleeps-1"])
 async def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rules: Any, topic: str) -> None:
     """K108-19, K108-25: another instance, on another thread, answers the next topic."""
     async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}) as policies:
-        loop = asyncio.get_running_loop()
-        longest_s, last, is_over = 0.0, loop.time(), False
+        of_loop, of_thread, is_over = LongestGap(), LongestGap(), False
 
         async def heartbeat() -> None:
-            nonlocal longest_s, last
             while not is_over:
                 await asyncio.sleep(0.005)
-                longest_s, last = max(longest_s, loop.time() - last), loop.time()
+                of_loop.beat()
 
+        def heartbeat_in_thread() -> None:
+            while not is_over:
+                time.sleep(0.005)
+                of_thread.beat()
+
+        thread = threading.Thread(target=heartbeat_in_thread)
+        thread.start()
         beating = asyncio.create_task(heartbeat())
-        answers = await asyncio.gather(*(create(policies, name) for name in ("first", topic, "second", "third")))
-        is_over = True
-        await beating
+        try:
+            answers = await asyncio.gather(*(create(policies, name) for name in ("first", topic, "second", "third")))
+        finally:
+            is_over = True
+            await beating
+            thread.join()
+            rules.module.RELEASED.set()
         assert answers[0] == answers[2] == answers[3] == "allowed"
         assert "did not decide within 1500 ms (policy.timeout.ms)" in answers[1]
-        assert longest_s < 1.4, "the event loop waited for the policy"
+        # A pause of the whole process, or of the machine, holds up the thread as well.
+        assert of_loop.seconds < of_thread.seconds + 1.4, "the event loop waited for the policy"
         assert policies.decisions["create.topic", "enforce", "timeout"] == 1  # type: ignore[index]
         instances = [call[2] for call in rules.module.CALLS]
         assert instances[0] == instances[1] != instances[2] == instances[3]
 
 
 async def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: Any) -> None:
-    before = set(threading.enumerate())
+    before = policy_threads()
     async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}) as policies:
         assert "timeout" in await create(policies, "endless-1")
         assert await create(policies, "next") == "allowed"
         hanging = rules.module.CALLS[0][2]
         wait_until(lambda: [hanging] == rules.module.CLOSED, timeout_s=30, what="the end of its instance")
-        wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=30, what="the end of its thread")
+        wait_until(lambda: len(policy_threads() - before) == 1, timeout_s=30, what="the end of its thread")
 
 
 async def test_hanging_policy_calls_start_a_bounded_number_of_threads(rules: Any) -> None:
-    before = set(threading.enumerate())
+    before = policy_threads()
     async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "50"}) as policies:
-        answers = [await create(policies, f"stuck-{n}") for n in range(6)]
-        assert all(answer.startswith("timeout") for answer in answers)
-        # The threads of instances that were not created within 50 ms end when they have begun.
-        wait_until(lambda: len(set(threading.enumerate()) - before) <= 5, timeout_s=30, what="the end of threads")
+        try:
+            answers = [await create(policies, f"stuck-{n}") for n in range(6)]
+            assert all(answer.startswith("timeout") for answer in answers)
+            # The threads of instances that were not created within 50 ms end when they have begun.
+            wait_until(lambda: len(policy_threads() - before) <= 5, timeout_s=30, what="the end of threads")
+        finally:
+            rules.module.RELEASED.set()
 
 
 async def test_hanging_policy_creations_start_a_bounded_number_of_threads_and_are_closed(rules: Any) -> None:
-    before = set(threading.enumerate())
+    before = policy_threads()
     async with serving({CREATE_KEY: rules.hangs_when_created_again, "policy.timeout.ms": "50"}) as policies:
         policy = rules.module.HangsWhenCreatedAgain
         try:
@@ -539,11 +568,11 @@ async def test_hanging_policy_creations_start_a_bounded_number_of_threads_and_ar
             # then
             assert all(answer.startswith("timeout") for answer in answers)
             assert len(policy.CREATED) <= 1 + MAX_STRAGGLERS
-            assert len(set(threading.enumerate()) - before) <= 1 + MAX_STRAGGLERS
+            assert len(policy_threads() - before) <= 1 + MAX_STRAGGLERS
             # when
             policy.RESUMED.set()
             # then
-            wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=30, what="the end of threads")
+            wait_until(lambda: len(policy_threads() - before) == 1, timeout_s=30, what="the end of threads")
             assert set(policy.CREATED[1:]) <= set(rules.module.CLOSED)
         finally:
             policy.RESUMED.set()

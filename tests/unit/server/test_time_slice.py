@@ -55,9 +55,11 @@ def test_list_is_complete_despite_pauses(monkeypatch: pytest.MonkeyPatch, count:
     assert time_slice.pauses == count // 64
 
 
-async def test_restart_begins_a_new_slice() -> None:
+async def test_restart_begins_a_new_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
     time_slice = TimeSlice(0.05)
-    await asyncio.sleep(0.06)
+    now_s = 0.06
     time_slice.restart()
     await time_slice.give_way()
     assert time_slice.pauses == 0

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from klamm import Broker
 
+PATIENT = "admin.timeout.ms=300000\n"
+MUCH_LESS_S = 150
+"""A busy machine does not take that long, and a command that waits for ``PATIENT`` takes longer."""
 COMMANDS = ("verify", "cutover g", "status", "--plan")
 
 
@@ -64,11 +67,11 @@ def test_invalid_client_property_is_rejected_with_key_of_file(
 def test_unavailable_clusters_are_reported_at_once(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not when ``admin.timeout.ms`` is over, which is a minute."""
-    file = write(tmp_path, "A->B.enabled=true\n")
+    """Not when ``admin.timeout.ms`` is over."""
+    file = write(tmp_path, f"A->B.enabled=true\n{PATIENT}")
     began = time.monotonic()
     assert cli(words(command, file)) == 1
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < MUCH_LESS_S
     output = capsys.readouterr()
     assert "Connection refused" in output.out + output.err
 
@@ -79,15 +82,17 @@ def test_unavailable_clusters_are_reported_at_once(
 def test_timeout_flag_limits_wait_for_silent_cluster(
     command: str, silent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], klamm_broker: Broker
 ) -> None:
+    """Without the flag, the error is that of a request, after 10 s."""
+    timeout_ms = 1000 if silent == "A" else 5000  # the limit holds for A as well, which is busy and read first
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         servers = {alias: address if alias == silent else klamm_broker.bootstrap_servers for alias in "AB"}
         lines = "".join(f"{alias}.bootstrap.servers={server}\n" for alias, server in servers.items())
         file = write(tmp_path, f"A->B.enabled=true\n{lines}")
-        began = time.monotonic()
-        assert cli([*words(command, file), "--timeout", "1000"]) == 1
-        assert time.monotonic() - began < 10
-    assert re.search(f"{address}.*: [^ ]", capsys.readouterr().err), "it says why"
+        assert cli([*words(command, file), "--timeout", str(timeout_ms)]) == 1
+    errors = capsys.readouterr().err
+    assert re.search(f"{address}.*: [^ ]", errors), "it says why"
+    assert "within 10 s" not in errors
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
             assert len(read(there, "A.orders", {0: 1_000}, timeout_s=60)[0]) == 1_000
             commit(here, "billing", "orders", 432)
             processes = family(again)
-            assert_ended_in_order(again, signal_twice(again, "the terminal"), processes)
+            signal_twice(again, "the terminal")
+            assert_ended_in_order(again, processes)
         capsys.readouterr()
         verify = ["verify", str(tmp_path / "mm2.properties"), "--topics", "watched"]
         verified = klamm_mirror(verify), capsys.readouterr().out

@@ -20,7 +20,6 @@ class Interrupt:
 
 sys.meta_path.insert(0, Interrupt())
 from klamm.script import main
-from tests.support.processes import CHILD_TIMEOUT_S
 main()
 """
 

@@ -178,6 +178,7 @@ def allow_slow_starts() -> None:
     wait: Any = ServerProcess.wait_until_ready
 
     def wait_longer(process: ServerProcess, timeout_s: float) -> Any:
+        __tracebackhide__ = True
         return wait(process, max(timeout_s, CHILD_TIMEOUT_S))
 
     ServerProcess.wait_until_ready = wait_longer  # type: ignore[method-assign,assignment]

@@ -171,7 +171,9 @@ class Copier:
             source_alias=settings.source_alias,
             connector=settings.connector,
         )
-        self._source_offset_writer = SourceOffsetWriter(self._store, self._syncs, flow=settings.flow)
+        self._source_offset_writer = SourceOffsetWriter(
+            self._store, self._syncs, flow=settings.flow, may_write=lambda: self._may_write
+        )
         self._transactions: ShardTransactions | None = None
         if settings.transactions is not None:
             self._transactions = ShardTransactions(

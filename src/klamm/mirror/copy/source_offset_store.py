@@ -26,7 +26,7 @@ from klamm.protocol.records import Record
 from klamm.retries import LoggedReasons
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from klamm.kafka_client.connection.buffers import BufferPool
@@ -286,16 +286,21 @@ class SourceOffsetWriter:
     A failed write loses nothing: source offsets and syncs are written later, or records are copied again.
     """
 
-    def __init__(self, store: SourceOffsetStore, syncs: SyncWriter | None, *, flow: str) -> None:
+    def __init__(
+        self, store: SourceOffsetStore, syncs: SyncWriter | None, *, flow: str, may_write: Callable[[], bool]
+    ) -> None:
         """Start the writer thread.
 
         Args:
             store: Store of the source offsets. Used by this writer only while ``is_busy``.
             syncs: Offset syncs to write and where they go. None: no offset syncs are written.
             flow: Name of the flow, for log messages.
+            may_write: Whether source offsets may be written now. Called in the writer thread: offset syncs, which are
+                written before, may take longer than the claim is held.
         """
         self._store = store
         self._syncs = syncs
+        self._may_write = may_write
         self._flow = flow
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="source-offsets")
         self._running: Future[_Outcome] | None = None
@@ -324,6 +329,8 @@ class SourceOffsetWriter:
                 self._syncs.send(syncs)
             except _REJECTIONS as error:
                 rejection = error
+        if not self._may_write():
+            offsets = {}
         try:
             if offsets:
                 self._store.write(offsets)

@@ -393,13 +393,15 @@ class Coordinator:
         write its source offsets: the new attempt may already have written later ones.
         """
         with self._changed:
-            before = self._tasks.get(group)
-            self._tasks[group] = connection
-            if before is not None and before.session != connection.session:
-                self._replaced.append(before.session)
+            if lease >= self._lease:
+                replaced, self._tasks[group] = self._tasks.get(group), connection
+                if replaced is None or replaced.session == connection.session:
+                    return
                 self._sessions.pop(group, None)
-        if before is not None and before is not connection:
-            before.send({"end": lease, "replaced": True})
+            else:  # its process was suspended before it sent this line, and Spark went on without it
+                replaced = connection
+            self._replaced.append(replaced.session)
+        replaced.send({"end": lease, "replaced": True})
 
     def _end_if_stale(self, connection: ServerConnection, lease: int) -> None:
         with self._changed:

@@ -193,8 +193,8 @@ class _Claims:
         self._channel = ChannelClient(address, token)
         self._ended = threading.Event()
 
-    def ask(self) -> bool:
-        """Ask the driver, and limit the copiers by its answer. Return whether a flow has a limit.
+    def ask(self) -> None:
+        """Ask the driver, and limit the copiers by its answer.
 
         Raises:
             OSError: The connection to the driver is lost.
@@ -205,15 +205,17 @@ class _Claims:
         while answer is None and not self._ended.is_set():
             answer = self._channel.receive(timeout_s=_CLAIM_ANSWER_S)
         if answer is None or self._ended.is_set():
-            return False
+            return
         left = answer["claims"]
         if "replaced" in answer:
             self._session.revoke()
         self._session.claim(lambda flow: asked_at + left.get(flow, math.inf))
-        return any(share.settings.flow in left for share in self._session.shares)
 
     def keep_asking(self) -> None:
-        """Renew the claims until the lease ends. Without a response the copiers pause when their claims end."""
+        """Renew the claims until the lease ends. Without a response the copiers pause when their claims end.
+
+        Flows without a limit ask, too: the driver may answer that the session was replaced.
+        """
         with contextlib.suppress(OSError):
             while not self._ended.wait(_ASK_EVERY_S):
                 self.ask()
@@ -367,8 +369,8 @@ def serve(
     claims = _Claims(session, address, token)
     finished = False
     try:
-        if claims.ask():
-            threading.Thread(target=claims.keep_asking, name="claims", daemon=True).start()
+        claims.ask()
+        threading.Thread(target=claims.keep_asking, name="claims", daemon=True).start()
         channel.send({"task": group.number, "lease": lease, "pid": os.getpid(), "session": session.token})
         run = _Lease(session, channel, lease=lease, seconds=seconds)
         run.run()

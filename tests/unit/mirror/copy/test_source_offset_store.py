@@ -24,7 +24,7 @@ from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from klamm.mirror.copy.offset_sync_writer import SyncWriter
 
@@ -235,9 +235,15 @@ def syncs() -> Syncs:
     return Syncs()
 
 
+def writer_of(store: Store, syncs: Syncs, *, may_write: Callable[[], bool] = lambda: True) -> SourceOffsetWriter:
+    return SourceOffsetWriter(
+        cast("SourceOffsetStore", store), cast("SyncWriter", syncs), flow="A->B", may_write=may_write
+    )
+
+
 @pytest.fixture
 def writer(store: Store, syncs: Syncs) -> Iterator[SourceOffsetWriter]:
-    made = SourceOffsetWriter(cast("SourceOffsetStore", store), cast("SyncWriter", syncs), flow="A->B")
+    made = writer_of(store, syncs)
     yield made
     store.may_go_on.set()
     made.close()
@@ -307,11 +313,21 @@ def test_repeated_failure_is_logged_once(
 
 
 def test_close_waits_for_write_in_progress(store: Store, syncs: Syncs) -> None:
-    writer = SourceOffsetWriter(cast("SourceOffsetStore", store), cast("SyncWriter", syncs), flow="A->B")
+    writer = writer_of(store, syncs)
     syncs.due = ["a"]
     writer.begin(MOVED)
     writer.close()
     assert (syncs.settled, store.written) == ([None], [MOVED])
+
+
+def test_claim_lost_while_syncs_are_written_prevents_the_write(store: Store, syncs: Syncs) -> None:
+    """The task that copies the partitions now may already have written later source offsets."""
+    writer = writer_of(store, syncs, may_write=lambda: not syncs.sent)
+    syncs.due = ["a"]
+    writer.begin(MOVED)
+    assert writer.collect(wait=True) == {}
+    assert (syncs.sent, store.written) == (["a"], [])
+    writer.close()
 
 
 def test_unexpected_error_is_raised(writer: SourceOffsetWriter, store: Store) -> None:

@@ -85,6 +85,29 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
     assert worker.kept_sessions.take_all() == {}, "a session from before the loss must not be resumed"
 
 
+def test_replaced_task_of_a_flow_without_a_limit_is_revoked() -> None:
+    """It may not read the driver's line in time: while it ends, or on a connection that a suspension has cut."""
+    # given
+    coordinator = Coordinator(MirrorStatus(["A->B"]), lease_s=60.0, tasks_max={}, claims={"A->B": FlowClaim.always()})
+    coordinator.server.listen()
+    session = worker.LeaseSession(GROUP.shares)
+    worker.kept_sessions.keep(0, session)
+    (copier,) = session.copiers
+    server, group = coordinator.server, replace(GROUP, session=session.token)
+    with ThreadPoolExecutor(1) as threads:
+        task = threads.submit(
+            lambda: [*worker.serve([group], task=0, lease=0, seconds=60.0, address=server.address, token=server.token)]
+        )
+        wait_until(lambda: 0 in coordinator._tasks, timeout_s=30, what="the task, behind its first question")
+        # when
+        coordinator._replaced.append(session.token)
+        # then
+        wait_until(lambda: copier.claimed_until == -math.inf, timeout_s=30, what="the revocation")
+        coordinator.end()
+        task.result(30)
+    coordinator.close()
+
+
 def test_copier_with_running_thread_is_not_resumed(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     monkeypatch.setattr(worker, "_JOIN_S", 0.01)

@@ -219,6 +219,24 @@ def test_session_that_a_later_lease_resumes_is_not_replaced(coordinator: Coordin
     assert ask(task, ask="claims", session="s1") == {"claims": {}}
 
 
+def test_late_task_of_an_earlier_lease_replaces_nobody(coordinator: Coordinator) -> None:
+    """Its process was suspended before it reported. Nobody would copy if it took the group from the current task."""
+    # given
+    planner, _ = after_first_lease(coordinator)
+    ask(planner, ask="groups", lease=2)
+    current, late = client(coordinator), client(coordinator)
+    current.send({"task": 0, "lease": 2, "session": "s2"})
+    assert ask(current, ask="claims", session="s2") == {"claims": {}}
+    # when
+    late.send({"task": 0, "lease": 1, "session": "s3"})
+    # then
+    assert late.receive(timeout_s=WAIT_S) == {"end": 1, "replaced": True}
+    assert ask(current, ask="claims", session="s2") == {"claims": {}}
+    current.send({"finished": 0, "lease": 2, "session": "s2"})
+    ask(current, ask="next", after=2)  # answered behind the line before
+    assert ask(planner, ask="groups", lease=3)["groups"][0]["session"] == "s2"
+
+
 @pytest.mark.parametrize("finishes", ["before", "after"])
 def test_session_of_replaced_task_is_not_named_in_next_lease(coordinator: Coordinator, finishes: str) -> None:
     # given

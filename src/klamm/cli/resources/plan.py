@@ -301,8 +301,14 @@ def ownership_of(options: argparse.Namespace) -> Ownership:
 
 
 def rules_of(options: argparse.Namespace) -> RulesFile | None:
-    """Return the rules file of ``--rules``; None without it."""
+    """Return the rules file of ``--rules``; None without it.
+
+    Raises:
+        UsageError: ``--principal`` is given without it.
+    """
     if options.rules is None:
+        if options.principal is not None:
+            raise UsageError("--principal needs --rules: only rules see the principal")
         return None
     from klamm.resources.rules import RulesFile  # noqa: PLC0415  # only --rules needs it
 

@@ -458,6 +458,13 @@ def test_limit_that_needs_a_cluster_is_rejected_offline(limit: tuple[str, str], 
     assert f"{limit[0]} needs a cluster, not --offline" in err
 
 
+def test_principal_without_rules_is_rejected(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text("topics: {}")
+    code, out, err = run("plan", str(tmp_path / "file.yaml"), "--offline", "--principal", "alice")
+    assert (code, out) == (cli.EXIT_USAGE, "")
+    assert "--principal needs --rules" in err
+
+
 class MovingAdmin(AbstractContextManager["MovingAdmin"]):
     """Cluster in which a replica moves, with the outcomes of the calls that list the moves."""
 

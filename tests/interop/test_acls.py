@@ -45,13 +45,13 @@ def broker(running: klamm.Broker) -> Iterator[klamm.Broker]:
     """A broker with two topics and no ACL."""
     admin = admin_of(running)
     for created in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("other", 1, 1)]).values():
-        created.result(60)
+        created.result(300)
     yield running
     running.start()  # if a test failed after it had killed the broker
     for deleted in admin.delete_acls([EVERY_ACL]).values():
-        deleted.result(60)
+        deleted.result(300)
     for removed in admin.delete_topics(list(topics_seen(running, "admin"))).values():
-        removed.result(60)
+        removed.result(300)
 
 
 def settings_of(broker: klamm.Broker, user: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def acl(
 def add(broker: klamm.Broker, *acls: AclBinding) -> None:
     admin = admin_of(broker)  # which takes its futures with it when it goes
     for future in admin.create_acls(list(acls)).values():
-        future.result(60)
+        future.result(300)
 
 
 def sent(broker: klamm.Broker, topic: str, user: str = "alice") -> str | None:
@@ -124,7 +124,7 @@ def test_acls_are_described_deleted_and_survive_a_kill(broker: klamm.Broker) -> 
     broker.kill()
     broker.start()
     admin = admin_of(broker)
-    assert sorted(a.operation for a in admin.describe_acls(EVERY_ACL).result(60)) == sorted(
+    assert sorted(a.operation for a in admin.describe_acls(EVERY_ACL).result(300)) == sorted(
         [AclOperation.READ, AclOperation.WRITE]
     )
     writes = AclBindingFilter(
@@ -136,9 +136,9 @@ def test_acls_are_described_deleted_and_survive_a_kill(broker: klamm.Broker) -> 
         AclOperation.WRITE,
         AclPermissionType.ANY,
     )
-    (deleted,) = [future.result(60) for future in admin.delete_acls([writes]).values()]
+    (deleted,) = [future.result(300) for future in admin.delete_acls([writes]).values()]
     assert [acl.operation for acl in deleted] == [AclOperation.WRITE]
-    assert [acl.operation for acl in admin.describe_acls(EVERY_ACL).result(60)] == [AclOperation.READ]
+    assert [acl.operation for acl in admin.describe_acls(EVERY_ACL).result(300)] == [AclOperation.READ]
 
 
 def test_principal_without_acls_cannot_read_or_write_acls(broker: klamm.Broker) -> None:
@@ -146,9 +146,9 @@ def test_principal_without_acls_cannot_read_or_write_acls(broker: klamm.Broker) 
     futures = [*alice.create_acls([acl(AclOperation.ALL)]).values(), *alice.delete_acls([EVERY_ACL]).values()]
     for future in futures:
         with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
-            future.result(60)
+            future.result(300)
     admin = admin_of(broker)
-    assert admin.describe_acls(EVERY_ACL).result(60) == []
+    assert admin.describe_acls(EVERY_ACL).result(300) == []
 
 
 def test_tools_report_principal_and_missing_acl(
@@ -263,7 +263,7 @@ def test_create_acls_without_authorizer_is_security_disabled() -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         (created,) = admin.create_acls([acl(AclOperation.READ)]).values()
         with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
-            created.result(60)
+            created.result(300)
 
 
 @pytest.mark.usefixtures("java")

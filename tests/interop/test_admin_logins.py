@@ -205,4 +205,4 @@ def test_check_connection_reports_connection_or_login_failure_at_once(guarded: s
     with AdminClient.from_properties(guarded, login("PLAIN", 'username="alice" password="x"')) as admin:
         assert isinstance(admin.check_connection().exception(10), SaslAuthenticationFailedError)
     with AdminClient.from_properties(guarded, login("PLAIN", 'username="alice" password="alice-secret"')) as admin:
-        admin.check_connection().result(60)
+        admin.check_connection().result(300)

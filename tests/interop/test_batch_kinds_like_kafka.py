@@ -47,7 +47,7 @@ def run(address: str) -> dict[str, dict[str, Any]]:
             NewTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
             for name, configs in CONFIGS.items()
         ]
-        admin.create_topics(topics).all().result(60)
+        admin.create_topics(topics).all().result(300)
     with KeptUp(address) as broker, WireClient(address) as client:
         broker.wait()
         return {name: write_and_read(client, name) for name in CONFIGS}
@@ -119,7 +119,7 @@ def test_batches_are_stored_and_read_as_in_kafka(real_kafka: KafkaCluster, seen:
         assert seen == run(real_kafka.bootstrap_servers)
     finally:
         with AdminClient(real_kafka.bootstrap_servers) as admin:
-            admin.delete_topics(list(CONFIGS)).all().result(60)
+            admin.delete_topics(list(CONFIGS)).all().result(300)
 
 
 @pytest.mark.parametrize("topic", CONFIGS, ids=lambda topic: topic.removeprefix(f"{PREFIX}-"))
@@ -132,7 +132,7 @@ def test_committed_records_are_mirrored(klamm: KlammBroker, seen: dict[str, dict
             NewTopic(name=remote, num_partitions=1, replication_factor=1, configs=configs),
             NewTopic(name=f"mm2-offsets.{alias}.internal", num_partitions=1, replication_factor=1),
         ]
-        admin.create_topics(topics).all().result(60)
+        admin.create_topics(topics).all().result(300)
 
     copy_all(copy_settings(address, address, alias=alias, shards=1), PartitionId(topic, 0, remote))
 

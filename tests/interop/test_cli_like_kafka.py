@@ -438,7 +438,9 @@ def test_kafkas_offset_tool_and_ours_find_the_same_offsets(
                 producer.send("offsets.cli", b"value", partition=0, timestamp_ms=timestamp_ms).get(timeout=30)
             producer.close()
         # A broker of Apache Kafka may not know yet that it leads a partition that was just made, and the tool skips it.
-        admin.list_offsets({TopicPartition("offsets.cli", number): OffsetSpec.LATEST for number in range(2)}).result(30)
+        admin.list_offsets({TopicPartition("offsets.cli", number): OffsetSpec.LATEST for number in range(2)}).result(
+            300
+        )
     # when
     outcome = run_kafkas(kafkas_tools, cluster.bootstrap_servers, ["offsets", *words.split(" ")])
     # then

@@ -59,4 +59,4 @@ def test_records_with_acks_0_are_appended_although_the_producer_closes_at_once(
 
 def end_offset(admin: AdminClient) -> int:
     partition = TopicPartition("t", 0)
-    return admin.list_offsets({partition: OffsetSpec.LATEST}).result(20)[partition].offset
+    return admin.list_offsets({partition: OffsetSpec.LATEST}).result(300)[partition].offset

@@ -22,7 +22,7 @@ numbers = itertools.count()
 
 def admin():
     with AdminClient(bootstrap_servers=sys.argv[1]) as opened:
-        opened.describe_cluster().result(60)
+        opened.describe_cluster().result(300)
 
 def producer():
     opened = KafkaProducer(bootstrap_servers=sys.argv[1])

@@ -80,7 +80,7 @@ def test_clients_produce_and_consume_in_a_group(upstream: klamm.Broker, gateway:
         bootstrap_servers=gateway.bootstrap_servers,
         group_id="flow",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
+        consumer_timeout_ms=300_000,
     )
     assert {int(next(consumer).value) for _ in range(500)} == set(range(500))
     consumer.close()

@@ -155,9 +155,9 @@ def _move_leaders(rig: Rig, topics: Collection[str], replicas: Mapping[int, Sequ
     """Have an operator assign replicas to the partitions of each topic, and make the first of each the leader."""
     wanted = {TopicPartition(topic, index): each for topic in topics for index, each in replicas.items()}
     with AdminClient(rig.bootstrap_servers) as admin:
-        admin.alter_partition_reassignments(wanted).all().result(60)
+        admin.alter_partition_reassignments(wanted).all().result(300)
         wait_until(
-            lambda: not admin.list_partition_reassignments(wanted).result(60),
+            lambda: not admin.list_partition_reassignments(wanted).result(300),
             timeout_s=_PATIENCE_S,
             what="the replicas to move",
         )
@@ -170,7 +170,7 @@ def _are_led(admin: AdminClient, wanted: Mapping[TopicPartition, Sequence[int]])
     """Elect the first replicas; return whether they lead. A broker that a busy machine delays may lose the lead."""
     for outcome in admin.elect_leaders(ElectionType.PREFERRED, wanted).values().values():
         outcome.exception(60)  # most often, that no election is needed
-    described = admin.describe_topics({partition.topic for partition in wanted}).all().result(60)
+    described = admin.describe_topics({partition.topic for partition in wanted}).all().result(300)
     return all(
         described[partition.topic].partitions[partition.partition].leader == replicas[0]
         for partition, replicas in wanted.items()
@@ -191,7 +191,7 @@ def _wait_until_listed(client: WireClient, topics: Collection[str], what: str) -
 
 def _delete(rig: Rig, topics: Collection[str]) -> None:
     with AdminClient(rig.bootstrap_servers) as admin:
-        admin.delete_topics(topics).all().result(60)
+        admin.delete_topics(topics).all().result(300)
 
 
 def _until_acknowledged(producers: dict[str, RunningProducer], count: int) -> None:
@@ -322,7 +322,7 @@ def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> Non
     topic = f"gateway-{uuid.uuid4().hex[:8]}"
     with AdminClient(rig.bootstrap_servers) as admin:
         created = admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).values()[topic]
-        topic_id = created.result(60).topic_id
+        topic_id = created.result(300).topic_id
     _wait_until_known(rig, {topic})
     led_elsewhere = ErrorCode.NOT_LEADER_OR_FOLLOWER
     data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch("x")))
@@ -381,7 +381,7 @@ def test_kafka_streams_counts_each_record_once_while_a_gateway_dies(rig: Rig, tm
     """With ``exactly_once_v2``: each count is written once, whatever was repeated."""
     source, target = (f"gateway-{uuid.uuid4().hex[:8]}" for _ in range(2))
     with AdminClient(rig.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name=name, num_partitions=2) for name in (source, target)]).all().result(60)
+        admin.create_topics([NewTopic(name=name, num_partitions=2) for name in (source, target)]).all().result(300)
     _wait_until_known(rig, {source, target})  # Streams ends when a broker does not know its topic
     half, keys = 300, 10
 

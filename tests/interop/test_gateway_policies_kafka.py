@@ -143,13 +143,13 @@ def test_topics_are_created_grown_and_deleted_as_the_policy_allows(
         "invalid": "InvalidConfigError",
     }
     kept_up.wait()
-    assert admin.topic_configs(named("right")).result(60)["flush.ms"].value == "100"
+    assert admin.topic_configs(named("right")).result(300)["flush.ms"].value == "100"
     # when
     grown = admin.create_partitions({named("fine"): NewPartitions(3), named("kept"): NewPartitions(9)}).values()
     # then
-    grown[named("fine")].result(60)
+    grown[named("fine")].result(300)
     with pytest.raises(PolicyViolationError, match="partitions=9"):
-        grown[named("kept")].result(60)
+        grown[named("kept")].result(300)
     # when
     host, _, port = gateway.bootstrap_servers.rpartition(":")
     with WireClient(f"{host}:{port}", timeout_s=60) as client:
@@ -173,7 +173,7 @@ def test_topics_are_created_grown_and_deleted_as_the_policy_allows(
 
 def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: KeptUp) -> None:
     # given
-    admin.create_topics([NewTopic(named("configs"), 1, configs={"segment.ms": "60000"})]).result(60)
+    admin.create_topics([NewTopic(named("configs"), 1, configs={"segment.ms": "60000"})]).result(300)
     resource = ConfigResource(ResourceType.TOPIC, named("configs"))
 
     def alter(operation: OpType, name: str, value: str | None) -> BaseException | None:
@@ -186,12 +186,12 @@ def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: K
     assert "delete,compact" in str(alter(OpType.APPEND, "cleanup.policy", "compact"))
     dropping = admin.replace_all_configs({resource: [ConfigEntry("retention.ms", "6000")]}).values()[resource]
     with pytest.raises(PolicyViolationError, match=r"would remove segment\.ms"):
-        dropping.result(60)
+        dropping.result(300)
     with pytest.raises(InvalidConfigError, match="a setting of the gateway"):
-        admin.alter_broker_configs(None, set={"create.topic.policy.mode": "audit"}).result(60)
+        admin.alter_broker_configs(None, set={"create.topic.policy.mode": "audit"}).result(300)
     kept_up.wait()
-    assert "create.topic.policy.mode" not in admin.describe_configs([BROKERS]).result(60)[BROKERS]
-    configs = admin.topic_configs(named("configs")).result(60)
+    assert "create.topic.policy.mode" not in admin.describe_configs([BROKERS]).result(300)[BROKERS]
+    configs = admin.topic_configs(named("configs")).result(300)
     assert [configs[name].value for name in ("retention.ms", "cleanup.policy", "segment.ms")] == [
         "5000",
         "delete",
@@ -200,7 +200,7 @@ def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: K
 
 
 def test_rules_apply_to_effective_values_after_removal_and_to_broker_configs(admin: AdminClient) -> None:
-    admin.create_topics([NewTopic(named("short"), 1, configs={"segment.ms": "60000"})]).result(60)
+    admin.create_topics([NewTopic(named("short"), 1, configs={"segment.ms": "60000"})]).result(300)
     topic, brokers = ConfigResource(ResourceType.TOPIC, named("short")), ConfigResource(ResourceType.BROKER, "")
     remove = AlterConfigOp(ConfigEntry("segment.ms", None), OpType.DELETE)
     too_large = AlterConfigOp(ConfigEntry("message.max.bytes", "10485761"), OpType.SET)
@@ -221,11 +221,11 @@ def test_producer_creates_only_topics_the_policy_allows(gateway: klamm.Gateway, 
             producer.send(named("bad"), b"value").get(60)
     finally:
         producer.close(timeout=10)
-    names = admin.list_topics().result(60)
+    names = admin.list_topics().result(300)
     assert named("wanted") in names
     assert named("bad") not in names
     with pytest.raises(KafkaApiError):
-        admin.describe_topics([named("bad")]).result(60)
+        admin.describe_topics([named("bad")]).result(300)
 
 
 def test_tools_show_stored_values_and_plans_converge(

@@ -133,7 +133,7 @@ def topics(real_kafka_3: KafkaCluster) -> Iterator[Callable[[], str]]:
         def create() -> str:
             names.append(f"pair-{uuid4().hex[:12]}")
             configs = {"cleanup.policy": "delete,compact"}
-            admin.create_topics([NewTopic(names[-1], replicas_assignments={0: (1, 2)}, configs=configs)]).result(60)
+            admin.create_topics([NewTopic(names[-1], replicas_assignments={0: (1, 2)}, configs=configs)]).result(300)
             return names[-1]
 
         yield create
@@ -147,12 +147,12 @@ def test_changes_allowed_alone_are_denied_together(
 ) -> None:
     first, second = PAIRS[pair]
     for change in (first, second):
-        change(admins[0], topics()).result(60)
+        change(admins[0], topics()).result(300)
     for _ in range(ROUNDS):
         topic = topics()
-        first(admins[0], topic).result(60)
+        first(admins[0], topic).result(300)
         with pytest.raises(PolicyViolationError):
-            second(admins[1], topic).result(60)
+            second(admins[1], topic).result(300)
         # both at once: at most one is allowed
         topic = topics()
         both = first(admins[0], topic), second(admins[1], topic)
@@ -169,11 +169,11 @@ def test_broker_configs_allowed_alone_are_denied_together(
         for key, value in changes.items():
             other = next(name for name in changes if name != key)
             try:
-                admins[0].alter_broker_configs(broker, set={key: value}).result(60)
+                admins[0].alter_broker_configs(broker, set={key: value}).result(300)
                 with pytest.raises(PolicyViolationError):
-                    admins[1].alter_broker_configs(broker, set={other: changes[other]}).result(60)
+                    admins[1].alter_broker_configs(broker, set={other: changes[other]}).result(300)
             finally:
-                admins[0].alter_broker_configs(broker, delete=[*changes]).result(60)
+                admins[0].alter_broker_configs(broker, delete=[*changes]).result(300)
 
 
 @pytest.fixture
@@ -183,31 +183,31 @@ def moving(real_kafka_3: KafkaCluster, admins: tuple[AdminClient, AdminClient]) 
     rates = {f"{role}.replication.throttled.rate": "1" for role in ("leader", "follower")}
     everywhere = {f"{role}.replication.throttled.replicas": "*" for role in ("leader", "follower")}
     with AdminClient(real_kafka_3.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(topic, replicas_assignments={0: (1,)}, configs=everywhere)]).result(60)
+        admin.create_topics([NewTopic(topic, replicas_assignments={0: (1,)}, configs=everywhere)]).result(300)
         producer = KafkaProducer(bootstrap_servers=real_kafka_3.bootstrap_servers, retries=10)
         for _ in range(20):
             producer.send(topic, os.urandom(500_000), partition=0).get(60)
         producer.close()
         try:
             for broker in brokers:
-                admin.alter_broker_configs(broker, set=rates).result(60)
-            reassign(2)(admins[0], topic).result(60)
+                admin.alter_broker_configs(broker, set=rates).result(300)
+            reassign(2)(admins[0], topic).result(300)
             yield topic
         finally:
             for broker in brokers:
-                admin.alter_broker_configs(broker, delete=[*rates]).result(60)
-            admin.delete_topics([topic]).result(60)
+                admin.alter_broker_configs(broker, delete=[*rates]).result(300)
+            admin.delete_topics([topic]).result(300)
 
 
 def test_reassignment_in_progress_does_not_bypass_the_policy(
     moving: str, admins: tuple[AdminClient, AdminClient]
 ) -> None:
     second, partition = admins[1], TopicPartition(moving, 0)
-    assert second.list_partition_reassignments([partition]).result(60)[partition].adding_replicas == (2,)
+    assert second.list_partition_reassignments([partition]).result(300)[partition].adding_replicas == (2,)
     with pytest.raises(PolicyViolationError, match="more than one replica"):
-        reassign(2, 3)(second, moving).result(60)
+        reassign(2, 3)(second, moving).result(300)
     with pytest.raises(KafkaApiError, match="is being reassigned"):
-        grow(2)(second, moving).result(60)
-    reassign(3)(second, moving).result(60)
+        grow(2)(second, moving).result(300)
+    reassign(3)(second, moving).result(300)
     with pytest.raises(PolicyViolationError, match="more than one replica"):  # it would keep those of the first move
-        second.alter_partition_reassignments({partition: None}).values()[partition].result(60)
+        second.alter_partition_reassignments({partition: None}).values()[partition].result(300)

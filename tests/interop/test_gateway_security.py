@@ -93,7 +93,7 @@ def test_logins_pass_through(gateway: klamm.Gateway, mechanism: str) -> None:
         admin = AdminClient(librdkafka(gateway.bootstrap_servers, "admin"))
         kind = ScramMechanism.SCRAM_SHA_256 if mechanism.endswith("256") else ScramMechanism.SCRAM_SHA_512
         upsertion = UserScramCredentialUpsertion("alice", ScramCredentialInfo(kind, 4096), PASSWORDS["alice"].encode())
-        admin.alter_user_scram_credentials([upsertion])["alice"].result(60)
+        admin.alter_user_scram_credentials([upsertion])["alice"].result(300)
     settings = librdkafka(gateway.bootstrap_servers, "alice", mechanism=mechanism)
     assert round_trip(settings, f"login-{mechanism}", b"hello") == b"hello"
 
@@ -113,7 +113,7 @@ def test_records_of_any_size_pass_tls(tls_gateway: klamm.Gateway, certificates: 
         producer.send("tls", value)
     producer.flush(60)
     producer.close()
-    consumer = KafkaConsumer("tls", **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
+    consumer = KafkaConsumer("tls", **settings, auto_offset_reset="earliest", consumer_timeout_ms=300_000)
     assert [next(consumer).value for _ in values] == values
     consumer.close()
 
@@ -157,7 +157,7 @@ def test_client_reaches_each_broker_by_host_name_on_one_port(
         producer.flush(60)
         producer.close()
         consumer = KafkaConsumer(
-            "named", **settings, group_id="named", auto_offset_reset="earliest", consumer_timeout_ms=60_000
+            "named", **settings, group_id="named", auto_offset_reset="earliest", consumer_timeout_ms=300_000
         )
         values = {next(consumer).value for _ in range(3)}
         consumer.close()

@@ -55,7 +55,7 @@ def test_clients_continue_while_the_upstream_is_upgraded_node_by_node(java: None
         topics = {family.name: f"upgraded-{uuid.uuid4().hex[:8]}" for family in _TRIED}
         with AdminClient(address) as admin:
             new = [NewTopic(name=topic, num_partitions=3, replication_factor=NODES) for topic in topics.values()]
-            admin.create_topics(new).all().result(60)
+            admin.create_topics(new).all().result(300)
         before = offered(address)
         for family in _TRIED:
             topic = topics[family.name]

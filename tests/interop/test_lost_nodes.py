@@ -192,7 +192,7 @@ def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
             NewTopic(name=name, replicas_assignments={0: nodes}, configs={**REPLICAS, "min.insync.replicas": "2"})
             for name, nodes in {**assignments, f"mm2-offsets.{alias}.internal": lasting}.items()
         ]
-        admin.create_topics(new).all().result(30)
+        admin.create_topics(new).all().result(300)
     for name in assignments:
         wait_for_partitions(address, name, 1)
     sick, sound = (PartitionId(name, 0, f"{alias}.{name}") for name in names)

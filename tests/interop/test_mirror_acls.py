@@ -44,7 +44,7 @@ EVERY_ACL = AclFilter(
 
 def acls_of(address: str) -> set[Acl]:
     with AdminClient(address) as admin:
-        return set(admin.describe_acls(EVERY_ACL).result(60))
+        return set(admin.describe_acls(EVERY_ACL).result(300))
 
 
 def test_acls_of_mirrored_topics_are_created_on_target() -> None:
@@ -55,8 +55,8 @@ def test_acls_of_mirrored_topics_are_created_on_target() -> None:
         # given
         prefixed = replace(ALICE, pattern_type=PatternType.PREFIXED, operation=AclOperation.READ)
         with AdminClient(here.bootstrap_servers) as admin:
-            admin.create_acls([ALICE, prefixed]).all().result(60)
-            admin.create_acls([ALICE]).all().result(60)
+            admin.create_acls([ALICE, prefixed]).all().result(300)
+            admin.create_acls([ALICE]).all().result(300)
         assert acls_of(here.bootstrap_servers) == {ALICE, prefixed}
         properties = {
             "clusters": "A,B",

@@ -43,7 +43,7 @@ def test_client_rack_fetches_from_replica_and_falls_back_to_leader(
             NewTopic(name=name, replicas_assignments={0: nodes}, configs={"retention.ms": "-1"})
             for name, nodes in replicas.items()
         ]
-        admin.create_topics(new).all().result(30)
+        admin.create_topics(new).all().result(300)
     for name in replicas:
         wait_for_partitions(address, name, 1)
     records = [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(300)]

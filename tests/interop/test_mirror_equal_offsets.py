@@ -391,7 +391,7 @@ def test_source_that_is_shorter_than_the_target_stops_the_partition(address: str
     produce(address, flow.topic, 0, 10)
     flow.copy()
     with AdminClient(address) as admin:
-        admin.delete_topics([flow.topic]).all().result(30)
+        admin.delete_topics([flow.topic]).all().result(300)
     create_topic(address, flow.topic, 1, {"retention.ms": "-1"})
     produce(address, flow.topic, 100, 20)
 
@@ -459,7 +459,7 @@ def test_deleted_remote_topic_is_mirrored_again_from_the_log_start(address: str)
     flow.copy()
     delete_records(address, flow.topic, 0, before=60)
     with AdminClient(address) as admin:
-        admin.delete_topics([flow.remote_topic]).all().result(30)
+        admin.delete_topics([flow.remote_topic]).all().result(300)
     create_topic(address, flow.remote_topic, 1, {"retention.ms": "-1"})
 
     flow.copy()

@@ -45,7 +45,7 @@ def flow(real_kafka: KafkaCluster) -> Iterator[tuple[str, list[PartitionId]]]:
     with AdminClient(address) as admin:
         kept = {"retention.ms": "-1"}
         topics = [NewTopic(name=name, num_partitions=count, configs=kept) for name, count in names.items()]
-        admin.create_topics(topics).all().result(60)
+        admin.create_topics(topics).all().result(300)
         for name, count in names.items():
             wait_for_partitions(address, name, count)
         yield (
@@ -57,7 +57,7 @@ def flow(real_kafka: KafkaCluster) -> Iterator[tuple[str, list[PartitionId]]]:
                 for at in range(PARTITIONS)
             ],
         )
-        admin.delete_topics(list(names)).all().result(60)
+        admin.delete_topics(list(names)).all().result(300)
 
 
 def test_exactly_once_copies_many_partitions_in_four_shards(

@@ -84,7 +84,7 @@ class Topics:
         """How many records the flow's own topic has."""
         ends = {TopicPartition(self.own, number): OffsetSpec.LATEST for number in range(PARTITIONS)}
         with AdminClient(self.target) as admin:
-            return sum(found.offset for found in admin.list_offsets(ends).all().result(30).values())
+            return sum(found.offset for found in admin.list_offsets(ends).all().result(300).values())
 
 
 def at(topic: str, offset: int | None, *, cluster: str = "A", partition: int = 0) -> tuple[bytes, bytes | None]:

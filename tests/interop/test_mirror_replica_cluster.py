@@ -54,7 +54,7 @@ def cluster(java: None) -> Iterator[KafkaCluster]:
 def topic_state(cluster: KafkaCluster, topic: str) -> tuple[int | None, tuple[int, ...]]:
     """Return leader and ISR of a topic's partition."""
     with AdminClient(cluster.bootstrap_servers) as admin:
-        (partition,) = admin.describe_topics([topic]).all().result(30)[topic].partitions
+        (partition,) = admin.describe_topics([topic]).all().result(300)[topic].partitions
     return partition.leader, partition.isr
 
 
@@ -77,15 +77,15 @@ def test_remote_topics_reject_records_and_new_topics_avoid_klamm_while_it_is_dea
     with AdminClient(cluster.bootstrap_servers) as admin:
         names = [f"{flow.alias}-other-{number}" for number in range(200)]
         new = [NewTopic(name=name, num_partitions=1, replication_factor=3) for name in names]
-        admin.create_topics(new).all().result(60)
-        described = admin.describe_topics(names).all().result(60)
+        admin.create_topics(new).all().result(300)
+        described = admin.describe_topics(names).all().result(300)
         while time.monotonic() < ends_at:
             assert {_produced(cluster, node_id, remote) for node_id in cluster.nodes} == {
                 ErrorCode.NOT_LEADER_OR_FOLLOWER
             }
             producer.poll(0.5)
         assert producer.flush(30) == 0
-        admin.delete_topics(names).all().result(60)
+        admin.delete_topics(names).all().result(300)
     # then
     assert [error is not None and error.code() for error in outcomes] == [KafkaError._MSG_TIMED_OUT]
     replicas = {node for topic in described.values() for each in topic.partitions for node in each.replicas}
@@ -136,7 +136,7 @@ def test_i2_dead_klamm_holds_up_no_other_flow_and_no_replica_is_placed_on_anothe
                 promote(each, own)
 
             def replicas() -> set[int]:
-                described = admin.describe_topics([*flow.remote, *other.remote]).all().result(30)
+                described = admin.describe_topics([*flow.remote, *other.remote]).all().result(300)
                 return {node for topic in described.values() for each in topic.partitions for node in each.replicas}
 
             # then
@@ -153,13 +153,13 @@ def test_remote_topic_that_an_operator_reassigns_is_copied_to_its_new_replicas(c
     remote = TopicPartition(flow.remote[0], 0)
     with running(flow, is_new=False) as copier, AdminClient(cluster.bootstrap_servers) as admin:
         new = NewTopic(name=remote.topic, replicas_assignments={0: (KLAMM,)}, configs={"retention.ms": "-1"})
-        admin.create_topics([new]).all().result(30)
-        admin.alter_partition_reassignments({remote: [1, 2]}).all().result(30)
+        admin.create_topics([new]).all().result(300)
+        admin.alter_partition_reassignments({remote: [1, 2]}).all().result(300)
         copier.wait_for_replicas()
         # when
         with pytest.raises(InvalidReplicaAssignmentError):  # klamm takes no partitions
-            admin.alter_partition_reassignments({remote: [KLAMM, 1]}).all().result(30)
-        admin.alter_partition_reassignments({remote: [3, 1]}).all().result(30)
+            admin.alter_partition_reassignments({remote: [KLAMM, 1]}).all().result(300)
+        admin.alter_partition_reassignments({remote: [3, 1]}).all().result(300)
         flow.produce(3)
         copier.wait_for_replicas()
         # then
@@ -179,7 +179,7 @@ def test_remote_topic_that_an_operator_reassigns_to_fewer_brokers_is_mirrored_on
     with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
         copier.wait_for_replicas()
         # when
-        admin.alter_partition_reassignments({remote: [3, 1]}).all().result(30)
+        admin.alter_partition_reassignments({remote: [3, 1]}).all().result(300)
         copier.copier.promoted = {flow.topic: "PROMOTED"}
         copier.wait(lambda rows: "which adds and removes replicas 2" in rows[0].reason, "the reason")
         flow.produce(3)
@@ -188,7 +188,7 @@ def test_remote_topic_that_an_operator_reassigns_to_fewer_brokers_is_mirrored_on
         wait_until(
             lambda: topic_state(cluster, remote.topic) == (KLAMM, (KLAMM,)), timeout_s=300, what="klamm as leader"
         )
-        admin.alter_partition_reassignments({remote: [3, 1, 2]}).all().result(30)
+        admin.alter_partition_reassignments({remote: [3, 1, 2]}).all().result(300)
         promote(flow, copier)
     flow.assert_equal()
 
@@ -204,7 +204,7 @@ def test_remote_topic_that_brokers_lead_by_an_unclean_election_is_not_changed_by
         copier.wait_for_replicas()
     set_config(cluster.bootstrap_servers, remote.topic, "unclean.leader.election.enable", "true")
     with AdminClient(cluster.bootstrap_servers) as admin, contextlib.suppress(KafkaApiError):  # it may be led already
-        admin.elect_leaders(ElectionType.UNCLEAN, [remote]).all().result(30)
+        admin.elect_leaders(ElectionType.UNCLEAN, [remote]).all().result(300)
     wait_until(lambda: topic_state(cluster, remote.topic)[0] in cluster.nodes, timeout_s=60, what="the election")
     wait_until(
         lambda: _produced(cluster, topic_state(cluster, remote.topic)[0] or 0, remote.topic) == ErrorCode.NONE,
@@ -277,7 +277,7 @@ def test_i1_source_with_another_history_halts_unless_records_may_be_lost(cluster
     configs = {"retention.ms": "-1", "unclean.leader.election.enable": "true"}
     with AdminClient(cluster.bootstrap_servers) as admin:
         new = NewTopic(name=flow.topic, replicas_assignments={0: (LEADER, STALE)}, configs=configs)
-        created = admin.create_topics([new]).values()[flow.topic].result(30)
+        created = admin.create_topics([new]).values()[flow.topic].result(300)
     wait_for_partitions(cluster.bootstrap_servers, flow.topic, 1, created.topic_id)
     flow.produce(100)
     with running(flow) as copier:
@@ -321,7 +321,7 @@ def test_i1_source_that_lost_its_disks_halts_though_records_may_be_lost(cluster:
     flow.may_lose = True
     (remote,) = flow.remote
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.alter_partition_reassignments({TopicPartition(flow.topic, 0): [LEADER]}).all().result(30)
+        admin.alter_partition_reassignments({TopicPartition(flow.topic, 0): [LEADER]}).all().result(300)
     wait_until(lambda: topic_state(cluster, flow.topic) == (LEADER, (LEADER,)), timeout_s=30, what="one replica")
     flow.produce(100, 50)
     with running(flow) as copier:

@@ -166,7 +166,7 @@ class Flow:
         configs = {"retention.ms": "-1", "unclean.leader.election.enable": "false"}
         new = [NewTopic(name=name, replicas_assignments={0: (self.node_id,)}, configs=configs) for name in self.remote]
         with AdminClient(self.cluster.bootstrap_servers) as admin:
-            admin.create_topics(new).all().result(30)
+            admin.create_topics(new).all().result(300)
             real = sorted(self.cluster.nodes)
             admin.alter_partition_reassignments({TopicPartition(name, 0): real for name in self.remote}).all().result(
                 30
@@ -198,7 +198,7 @@ class Flow:
 
     def leader_of(self, topic: str) -> str:
         with AdminClient(self.cluster.bootstrap_servers) as admin:
-            leader = admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader
+            leader = admin.describe_topics([topic]).all().result(300)[topic].partitions[0].leader
         node = self.cluster.nodes[leader]
         return f"{node.host}:{node.port}"
 
@@ -455,7 +455,7 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
     name = f"other-{flow.alias}"
     # given: a topic of the flow is missing, so klamm accepts partitions
     with running(flow, is_new=False), AdminClient(cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name=name, replicas_assignments={0: (KLAMM, 1)})]).all().result(30)
+        admin.create_topics([NewTopic(name=name, replicas_assignments={0: (KLAMM, 1)})]).all().result(300)
         topics = ReplicaTopics(flow.properties, admin, KLAMM)
         reasons: dict[str, str] = {}
 
@@ -469,7 +469,7 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
         assert "they are moved away" in reasons[name]
 
         def is_moved() -> bool:
-            (topic,) = admin.describe_topics([name]).all().result(30).values()
+            (topic,) = admin.describe_topics([name]).all().result(300).values()
             return (topic.partitions[0].replicas, topic.partitions[0].leader) == ((1,), 1)
 
         wait_until(is_moved, timeout_s=30, what="the other replica alone")
@@ -521,7 +521,7 @@ def test_i2_added_partitions_are_in_sync_on_klamm_alone(cluster: KafkaCluster) -
         ):
             assert placement.add(admin, {remote: range(1, 3)}, {remote: (KLAMM, *fenced)}) == {remote: None}
             placement.let_be_alone(admin, new, KLAMM)
-        nodes = [node for node in admin.describe_cluster().result(30).nodes if node.id != KLAMM]
+        nodes = [node for node in admin.describe_cluster().result(300).nodes if node.id != KLAMM]
         assert set(placement.spread(admin, new, nodes, len(real)).values()) == {None}
 
         def is_spread(image: ClusterImage) -> bool:

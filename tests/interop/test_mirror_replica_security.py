@@ -73,7 +73,7 @@ def no_acls(cluster: KafkaCluster) -> Iterator[None]:
 
 def revoke(cluster: KafkaCluster) -> None:
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.delete_acls([AclFilter(principal=f"User:{user}") for user in ("broker", "mallory")]).all().result(30)
+        admin.delete_acls([AclFilter(principal=f"User:{user}") for user in ("broker", "mallory")]).all().result(300)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_record_is_copied_after_its_limit_is_raised_and_partition_restarted(addr
         # when
         remote = ConfigResource(ResourceType.TOPIC, f"A.{topic}")
         change = AlterConfigOp(ConfigEntry("max.message.bytes", "1000000"), OpType.SET)
-        admin.incremental_alter_configs({remote: [change]}).all().result(20)
+        admin.incremental_alter_configs({remote: [change]}).all().result(300)
         copier.restarts = {topic: 1}
         run_until(copier, lambda: copier.progress()[0].state is CopyState.COPYING and is_done(copier.progress()[0]))
         produce(address, topic, [(0, RECORDS[2])])
@@ -71,7 +71,7 @@ def test_first_record_of_recreated_source_topic_is_copied(address: str, shards: 
         produce(address, topic, [(0, RECORDS[0])])
         run_until(copier, lambda: is_done(copier.progress()[0]))
         # when
-        admin.delete_topics([topic]).all().result(20)
+        admin.delete_topics([topic]).all().result(300)
         create_topic(address, topic, 1, {})
         produce(address, topic, [(0, RECORDS[1])])
         run_until(copier, lambda: copier.progress()[0].records == 2)

@@ -55,7 +55,7 @@ def create_both(address: str, topic: str, partitions: int = 1) -> list[Partition
 
 def create_again(address: str, topic: str) -> None:
     with AdminClient(address) as admin:
-        admin.delete_topics([topic]).all().result(20)
+        admin.delete_topics([topic]).all().result(300)
     create_topic(address, topic, 1, FOREVER)
 
 

@@ -44,13 +44,13 @@ def write(address: str, records: list[Seen]) -> None:
 
 def in_sync(address: str) -> tuple[int, ...]:
     with AdminClient(address) as admin:
-        return admin.describe_topics([SOURCE]).values()[SOURCE].result(30).partitions[0].isr
+        return admin.describe_topics([SOURCE]).values()[SOURCE].result(300).partitions[0].isr
 
 
 def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[str, str]) -> None:
     with AdminClient(address) as admin:
         new = NewTopic(name=name, replicas_assignments={0: replicas}, configs={"retention.ms": "-1", **configs})
-        admin.create_topics([new]).all().result(30)
+        admin.create_topics([new]).all().result(300)
     wait_for_partitions(address, name, 1)
 
 

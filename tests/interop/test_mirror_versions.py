@@ -75,7 +75,7 @@ def written(real_kafka: KafkaCluster) -> Written:
         topics = [NewTopic(name=name, num_partitions=1, replication_factor=1, configs=FOREVER) for name in names]
         positions = [f"mm2-offsets.{found.alias(version)}.internal" for version in FETCH_VERSIONS]
         topics += [NewTopic(name=name, num_partitions=2, replication_factor=1, configs=compact) for name in positions]
-        admin.create_topics(topics).all().result(60)
+        admin.create_topics(topics).all().result(300)
     for name in names:
         wait_for_partitions(address, name, 1)
     produce(address, found.topic, [(0, record) for record in records], {"compression.type": "lz4"})

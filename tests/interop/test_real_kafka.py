@@ -67,21 +67,21 @@ def test_shared_cluster_check_lists_leftovers(real_kafka: KafkaCluster) -> None:
     scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     with AdminClient(real_kafka.bootstrap_servers) as admin, KeptUp(real_kafka.bootstrap_servers) as broker:
         # when
-        admin.create_topics([NewTopic(name, 1, 1) for name in ("left", unique("left-"))]).all().result(30)
+        admin.create_topics([NewTopic(name, 1, 1) for name in ("left", unique("left-"))]).all().result(300)
         broker.wait()
-        admin.alter_group_offsets("left", {TopicPartition("left", 0): OffsetAndMetadata(offset=0)}).all().result(30)
-        admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", 1e9)]}).all().result(30)
-        admin.alter_broker_configs(None, set={"log.retention.ms": "1000000"}).result(30)
-        admin.alter_user_scram_credentials([UserScramCredentialUpsertion("left", scram, "secret")]).all().result(30)
+        admin.alter_group_offsets("left", {TopicPartition("left", 0): OffsetAndMetadata(offset=0)}).all().result(300)
+        admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", 1e9)]}).all().result(300)
+        admin.alter_broker_configs(None, set={"log.retention.ms": "1000000"}).result(300)
+        admin.alter_user_scram_credentials([UserScramCredentialUpsertion("left", scram, "secret")]).all().result(300)
         broker.wait()
         # then
         with pytest.raises(AssertionError) as left:
             shared.check()
-        admin.delete_groups(["left"]).all().result(30)
-        admin.delete_topics(["left"]).all().result(30)
-        admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", None)]}).all().result(30)
-        admin.alter_broker_configs(None, delete=["log.retention.ms"]).result(30)
-        admin.alter_user_scram_credentials([UserScramCredentialDeletion("left", scram.mechanism)]).all().result(30)
+        admin.delete_groups(["left"]).all().result(300)
+        admin.delete_topics(["left"]).all().result(300)
+        admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", None)]}).all().result(300)
+        admin.alter_broker_configs(None, delete=["log.retention.ms"]).result(300)
+        admin.alter_user_scram_credentials([UserScramCredentialDeletion("left", scram.mechanism)]).all().result(300)
         broker.wait()
     assert sorted(re.findall(r"(?m)^\+ .*", str(left.value))) == [
         "+ SCRAM user left",

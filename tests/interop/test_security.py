@@ -62,7 +62,7 @@ def broker() -> Iterator[klamm.Broker]:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             credential = ScramCredentialInfo(mechanism, 4096)
             upsertion = UserScramCredentialUpsertion("alice", credential, PASSWORDS["alice"].encode())
-            admin.alter_user_scram_credentials([upsertion])["alice"].result(60)
+            admin.alter_user_scram_credentials([upsertion])["alice"].result(300)
         yield broker
 
 
@@ -109,7 +109,7 @@ def round_trip_by_kafka_python(settings: Mapping[str, Any], topic: str) -> bytes
     producer = KafkaProducer(**settings)
     producer.send(topic, b"hello").get(60)
     producer.close()
-    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
+    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=300_000)
     try:
         return next(iter(consumer)).value  # type: ignore[no-any-return]
     finally:
@@ -243,7 +243,7 @@ def test_malformed_logins_do_not_stop_the_broker(broker: klamm.Broker) -> None:
 def test_no_password_is_ever_logged_or_described(broker: klamm.Broker) -> None:
     admin = AdminClient(librdkafka(broker, "admin"))
     described = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")])
-    values = " ".join(str(entry.value) for future in described.values() for entry in future.result(60).values())
+    values = " ".join(str(entry.value) for future in described.values() for entry in future.result(300).values())
     for password in PASSWORDS.values():
         assert password not in values
         assert password not in broker.log_text()
@@ -262,7 +262,7 @@ def test_scram_credentials_survive_a_kill_until_deleted() -> None:
         assert AdminClient(settings).list_topics(timeout=10).cluster_id
         admin = AdminClient(librdkafka(broker, "admin"))
         deletion = UserScramCredentialDeletion("bob", ScramMechanism.SCRAM_SHA_512)
-        admin.alter_user_scram_credentials([deletion])["bob"].result(60)
+        admin.alter_user_scram_credentials([deletion])["bob"].result(300)
         with pytest.raises(KafkaException):
             AdminClient(settings).list_topics(timeout=1)
 
@@ -349,7 +349,7 @@ def test_large_records_survive_tls(tls_broker: klamm.Broker, certificates: Certi
     for _ in range(5):
         producer.send("large", value).get(60)
     producer.close()
-    consumer = KafkaConsumer("large", **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
+    consumer = KafkaConsumer("large", **settings, auto_offset_reset="earliest", consumer_timeout_ms=300_000)
     assert [record.value == value for _, record in zip(range(5), consumer, strict=False)] == [True] * 5
     consumer.close()
 

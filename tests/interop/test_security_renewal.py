@@ -67,7 +67,7 @@ class Renewed:
         operations = [AlterConfigOp(ConfigEntry(name, value), OpType.SET) for name, value in values.items()]
         servers = self.broker.bootstrap_servers
         with AdminClient([servers], security_protocol="SSL", ssl_context=context) as admin:
-            admin.incremental_alter_configs({resource: operations}).all().result(30)
+            admin.incremental_alter_configs({resource: operations}).all().result(300)
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_kafka_python_logs_in_over_tls(guarded: Guarded) -> None:
     producer = KafkaProducer(**settings)
     producer.send("py-login", b"hello").get(30)
     producer.close()
-    consumer = KafkaConsumer("py-login", **settings, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
+    consumer = KafkaConsumer("py-login", **settings, auto_offset_reset="earliest", consumer_timeout_ms=300_000)
     assert next(iter(consumer)).value == b"hello"
     consumer.close()
 

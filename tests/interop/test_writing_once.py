@@ -184,7 +184,7 @@ def test_missing_acl_is_reported_at_once() -> None:
             "sasl_plain_username": "admin",
         }
         with AdminClient(servers, **login, sasl_plain_password=PASSWORDS["admin"]) as admin:
-            admin.create_topics([NewTopic(name="guarded", num_partitions=1, replication_factor=1)]).all().result(20)
+            admin.create_topics([NewTopic(name="guarded", num_partitions=1, replication_factor=1)]).all().result(300)
 
             def allow(kind: AclResourceType, operation: AclOperation, resource: str) -> None:
                 acl = Acl(
@@ -196,7 +196,7 @@ def test_missing_acl_is_reported_at_once() -> None:
                     operation=operation,
                     permission=AclPermission.ALLOW,
                 )
-                admin.create_acls([acl]).all().result(20)
+                admin.create_acls([acl]).all().result(300)
 
             properties = {
                 "kafka.bootstrap.servers": servers,

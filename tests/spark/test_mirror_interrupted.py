@@ -146,7 +146,7 @@ def test_dead_jvm_is_logged_and_replaced(mirror: MirrorProcess, brokers: tuple[K
     jvm = mirror.jvm()
     end = TopicPartition("A.t", 0)
     with AdminClient(target.bootstrap_servers) as admin:
-        before = admin.list_offsets({end: int(OffsetSpec.LATEST)}).values()[end].result(20).offset
+        before = admin.list_offsets({end: int(OffsetSpec.LATEST)}).values()[end].result(300).offset
     # when
     jvm.kill()
     mirror.wait_for("Spark's JVM")

@@ -63,7 +63,7 @@ def of(records: list[tuple[int, Seen]], partition: int) -> list[Seen]:
 def ends(address: str, topic: str, partitions: int) -> list[int]:
     specs = {TopicPartition(topic, partition): int(OffsetSpec.LATEST) for partition in range(partitions)}
     with AdminClient(address) as admin:
-        return [listed.result(20).offset for listed in admin.list_offsets(specs).values().values()]
+        return [listed.result(300).offset for listed in admin.list_offsets(specs).values().values()]
 
 
 @pytest.mark.long
@@ -278,7 +278,7 @@ def test_failing_partitions_stop_and_others_are_copied_with_offset_syncs(
         assert {at: len(arrived) for at, arrived in read(there, "A.synced", {0: 20, 1: 5}).items()} == {0: 20, 1: 5}
         # when
         with AdminClient(here) as admin:
-            admin.delete_topics(["again"]).all().result(20)
+            admin.delete_topics(["again"]).all().result(300)
         create_topic(here, "again", 1, FOREVER)
         produce(here, "again", numbered(50, 1, first=100))
         # then

@@ -76,7 +76,7 @@ def consume(servers: str, topic: str, count: int) -> list[bytes | None]:
 def group_offset(servers: str, group: str, topic: str) -> int:
     """Return the committed offset of a group on partition 0."""
     with AdminClient(servers) as admin:
-        offsets = admin.list_group_offsets({group: None}).all().result(30)[group]
+        offsets = admin.list_group_offsets({group: None}).all().result(300)[group]
         return offsets[TopicPartition(topic, 0)].offset
 
 
@@ -151,7 +151,7 @@ def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_th
             assert run("promote", file, "users", "--yes").splitlines()[1].split()[:4] == ["users", "0", "PROMOTED", "8"]
     write(b, "A.users")
     with AdminClient(b) as admin:
-        described = admin.describe_topics(["A.orders", "A.users"]).all().result(30)
+        described = admin.describe_topics(["A.orders", "A.users"]).all().result(300)
     assert {each.leader for topic in described.values() for each in topic.partitions} == {1}
 
 

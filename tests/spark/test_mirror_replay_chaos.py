@@ -86,7 +86,7 @@ def _log_ends(cluster: KafkaCluster, partitions: Iterable[tuple[str, int]]) -> d
     with AdminClient(cluster.bootstrap_servers) as admin:
         for partition, future in admin.list_offsets(wanted).values().items():
             try:
-                ends[partition.topic, partition.partition] = future.result(60).offset
+                ends[partition.topic, partition.partition] = future.result(300).offset
             except KafkaApiError as error:
                 logger.debug("%s: %s", partition, error)
     return ends

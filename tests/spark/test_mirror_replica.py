@@ -73,14 +73,14 @@ def create_late_topic(address: str, value: bytes) -> None:
     on_broker = dict.fromkeys(range(2), (1,))  # not on klamm, which accepts partitions while a remote topic is created
     with AdminClient(address) as admin:
         new = NewTopic(name="late", replicas_assignments=on_broker, configs={"retention.ms": "-1"})
-        created = admin.create_topics([new]).values()["late"].result(30)
+        created = admin.create_topics([new]).values()["late"].result(300)
     wait_for_partitions(address, "late", 2, created.topic_id)
     produce(address, "late", [(number, Seen(b"k", value, (), TIME)) for number in (0, 1)])
 
 
 def add_partition_to_late_topic(address: str) -> None:
     with AdminClient(address) as admin:
-        admin.create_partitions({"late": NewPartitions(3, ((1,),))}).all().result(30)
+        admin.create_partitions({"late": NewPartitions(3, ((1,),))}).all().result(300)
     wait_for_partitions(address, "late", 3)
     produce(address, "late", [(2, Seen(b"k", b"v", (), TIME))])
 
@@ -96,12 +96,12 @@ def wait_for_late_topic(cluster: KafkaCluster, partitions: int = 2) -> None:
 
 def leader_epoch(address: str, topic: str) -> int | None:
     with AdminClient(address) as admin:
-        return admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader_epoch
+        return admin.describe_topics([topic]).all().result(300)[topic].partitions[0].leader_epoch
 
 
 def leader(address: str, topic: str) -> int | None:
     with AdminClient(address) as admin:
-        return admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader
+        return admin.describe_topics([topic]).all().result(300)[topic].partitions[0].leader
 
 
 def replica_keys(node_id: int, controllers: str) -> str:
@@ -166,7 +166,7 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
     assert len(stored(cluster, "A.plain")) == ends
     assert len(stored(cluster, "A.plain")) >= 3
     with AdminClient(address) as admin:
-        described = admin.describe_topics([*(f"A.{topic}" for topic in (*TOPICS, "late")), "other"]).all().result(30)
+        described = admin.describe_topics([*(f"A.{topic}" for topic in (*TOPICS, "late")), "other"]).all().result(300)
     for partition in (each for topic in (*TOPICS, "late") for each in described[f"A.{topic}"].partitions):
         assert set(partition.replicas) == {1, KLAMM}
         assert 1 not in partition.isr
@@ -241,7 +241,7 @@ def test_two_flows_of_a_file_lead_their_topics_and_name_one_that_both_select(
             wait_until(lambda: leases(checkpoint) >= more, timeout_s=60, what="ten more leases")
             assert [leader_epoch(cluster.bootstrap_servers, topic) for topic in own] == led_with  # none left the target
             with AdminClient(cluster.bootstrap_servers) as admin:
-                described = admin.describe_topics(["both", "only-A", "only-C"]).all().result(30)
+                described = admin.describe_topics(["both", "only-A", "only-C"]).all().result(300)
             assert mirror.stop() == 1  # a topic is not mirrored
     leaders = {name: topic.partitions[0].leader for name, topic in described.items()}
     owner = "A" if leaders["both"] == KLAMM else "C"

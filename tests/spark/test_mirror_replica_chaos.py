@@ -114,7 +114,7 @@ def create(address: str, name: str, partitions: int = 1) -> None:
     replicas = {number: (*NODES[number % 3 :], *NODES[: number % 3]) for number in range(partitions)}
     with AdminClient(address) as admin:
         new = NewTopic(name=name, replicas_assignments=replicas, configs=configs)
-        created = admin.create_topics([new]).values()[name].result(60)
+        created = admin.create_topics([new]).values()[name].result(300)
     wait_for_partitions(address, name, partitions, created.topic_id)
 
 
@@ -422,12 +422,12 @@ klamm.replica.listeners = 127.0.0.1:{free_port()}
         """Cancel the reassignments of the remote topics, so that the brokers delete their replicas."""
         remote = [TopicPartition(f"A.{topic}", number) for topic, number in self.partitions]
         with AdminClient(self.target.bootstrap_servers) as admin:
-            admin.alter_partition_reassignments(dict.fromkeys(remote)).all().result(60)
+            admin.alter_partition_reassignments(dict.fromkeys(remote)).all().result(300)
 
         def wait_for_reassignments() -> None:
             with AdminClient(self.target.bootstrap_servers) as admin:
                 wait_until(
-                    lambda: admin.list_partition_reassignments().result(60).keys() >= {*remote},
+                    lambda: admin.list_partition_reassignments().result(300).keys() >= {*remote},
                     timeout_s=60,
                     what="the reassignments of the mirror",
                 )
@@ -437,16 +437,16 @@ klamm.replica.listeners = 127.0.0.1:{free_port()}
     def _move_leaders(self) -> Callable[[], object]:
         """Let other brokers lead the source, without a failure."""
         with AdminClient(self.source.bootstrap_servers) as admin:
-            described = admin.describe_topics([PLAIN, TRANSACTIONAL]).all().result(60)
+            described = admin.describe_topics([PLAIN, TRANSACTIONAL]).all().result(300)
             moved = {
                 TopicPartition(name, partition.partition): (*partition.replicas[1:], partition.replicas[0])
                 for name, topic in described.items()
                 for partition in topic.partitions
             }
-            admin.alter_partition_reassignments(moved).all().result(60)
+            admin.alter_partition_reassignments(moved).all().result(300)
             for partition in moved:
                 with contextlib.suppress(KafkaApiError):  # it may lead already
-                    admin.elect_leaders(ElectionType.PREFERRED, [partition]).all().result(60)
+                    admin.elect_leaders(ElectionType.PREFERRED, [partition]).all().result(300)
         return lambda: None
 
     def _active_controller(self) -> int:
@@ -456,7 +456,7 @@ klamm.replica.listeners = 127.0.0.1:{free_port()}
 
     def leader(self, topic: str, partition: int) -> int:
         with AdminClient(self.source.bootstrap_servers) as admin:
-            described = admin.describe_topics([topic]).all().result(60)[topic]
+            described = admin.describe_topics([topic]).all().result(300)[topic]
         leader = described.partitions[partition].leader
         assert leader is not None
         return leader
@@ -466,7 +466,7 @@ klamm.replica.listeners = 127.0.0.1:{free_port()}
     def _add_partition(self) -> Callable[[], object]:
         count = self._writer.partitions[PLAIN] + 1
         with AdminClient(self.source.bootstrap_servers) as admin:
-            admin.create_partitions({PLAIN: NewPartitions(count, (NODES,))}).all().result(60)
+            admin.create_partitions({PLAIN: NewPartitions(count, (NODES,))}).all().result(300)
         wait_for_partitions(self.source.bootstrap_servers, PLAIN, count)
         self._writer.partitions[PLAIN] = count
         return lambda: None

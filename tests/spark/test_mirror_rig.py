@@ -234,17 +234,17 @@ spark.master = local[2,4]
 
     def _move_leaders(self, cluster: GuardedCluster, topics: Sequence[str]) -> None:
         with AdminClient(cluster.bootstrap_servers) as admin:
-            described = admin.describe_topics(list(topics)).all().result(60)
+            described = admin.describe_topics(list(topics)).all().result(300)
             moved = {
                 Partition(name, partition.partition): (*partition.replicas[1:], partition.replicas[0])
                 for name, topic in described.items()
                 for partition in topic.partitions
             }
-            admin.alter_partition_reassignments(moved).all().result(60)
-            wait_until(lambda: not admin.list_partition_reassignments().result(60), timeout_s=60, what="reassignments")
+            admin.alter_partition_reassignments(moved).all().result(300)
+            wait_until(lambda: not admin.list_partition_reassignments().result(300), timeout_s=60, what="reassignments")
             for partition in moved:
                 with contextlib.suppress(KafkaApiError):  # it may lead already, or not be in sync yet
-                    admin.elect_leaders(ElectionType.PREFERRED, [partition]).all().result(60)
+                    admin.elect_leaders(ElectionType.PREFERRED, [partition]).all().result(300)
 
     def _add_partition(self) -> None:
         count = self._writer.partitions[TOPIC] + 1
@@ -257,13 +257,13 @@ spark.master = local[2,4]
         for cluster, operation, topics in places:
             with AdminClient(cluster.bootstrap_servers) as admin:
                 denied = [self._denial(topic, operation) for topic in topics]
-                admin.create_acls(denied).all().result(60)
+                admin.create_acls(denied).all().result(300)
                 time.sleep(1.5)
                 wanted = [
                     AclFilter(resource_type=AclResourceType.TOPIC, resource_name=t, pattern_type=PatternType.LITERAL)
                     for t in topics
                 ]
-                admin.delete_acls(wanted).all().result(60)
+                admin.delete_acls(wanted).all().result(300)
             self.wait_for_progress()
 
     @staticmethod
@@ -286,7 +286,7 @@ spark.master = local[2,4]
         for seconds, value in ((3.0, 20_000.0), (0.0, None)):
             for cluster, key in zip(clusters, reversed(keys), strict=True):
                 with AdminClient(cluster.bootstrap_servers) as admin:
-                    admin.alter_client_quotas({entity: [ClientQuotaOp(key, value)]}).all().result(60)
+                    admin.alter_client_quotas({entity: [ClientQuotaOp(key, value)]}).all().result(300)
             time.sleep(seconds)
 
     def _purge(self) -> None:

@@ -65,7 +65,7 @@ def encrypted(certificates: Certificates) -> Iterator[Guarded]:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             credential = ScramCredentialInfo(mechanism, 4096)
             upsertion = UserScramCredentialUpsertion("alice", credential, PASSWORDS["alice"].encode())
-            admin.alter_user_scram_credentials([upsertion])["alice"].result(60)
+            admin.alter_user_scram_credentials([upsertion])["alice"].result(300)
         yield guarded
 
 

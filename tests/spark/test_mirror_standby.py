@@ -381,7 +381,7 @@ def test_process_that_loses_its_network_stops_before_the_other_one_begins(rig: R
         first.wait_for(f"{flow} RUNNING")
     second = rig.start_standby(other)
     with AdminClient(rig.target) as admin:
-        topics = admin.describe_topics(REMOTE).all().result(30).values()
+        topics = admin.describe_topics(REMOTE).all().result(300).values()
     ids = [topic.topic_id.bytes for topic in topics] + [name.encode() for name in REMOTE]
     assert other.written_at(ids) == []
     # when

@@ -129,7 +129,7 @@ class _EventLoop:
         self._thread.start()
 
     def run(self, task: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(task, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(task, self._loop).result(300)
 
     def call(self, function: Callable[[], Any]) -> Any:
         async def called() -> Any:

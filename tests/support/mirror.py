@@ -198,20 +198,20 @@ def create_topic(
         new = NewTopic(
             name=name, num_partitions=partitions, replication_factor=replication, configs=dict(configs or {})
         )
-        created = admin.create_topics([new]).values()[name].result(30)
+        created = admin.create_topics([new]).values()[name].result(300)
     wait_for_partitions(address, name, partitions, created.topic_id)
 
 
 def delete_topic(address: str, name: str) -> None:
     """Delete a topic if it exists."""
     with AdminClient(address) as admin, contextlib.suppress(UnknownTopicOrPartitionError):
-        admin.delete_topics([name]).all().result(30)
+        admin.delete_topics([name]).all().result(300)
 
 
 def grow_topic(address: str, name: str, partitions: int) -> None:
     """Add partitions to a topic and wait until the cluster reports all leaders."""
     with AdminClient(address) as admin:
-        admin.create_partitions({name: NewPartitions(total_count=partitions)}).all().result(30)
+        admin.create_partitions({name: NewPartitions(total_count=partitions)}).all().result(300)
     wait_for_partitions(address, name, partitions)
 
 
@@ -226,23 +226,23 @@ def wait_for_partitions(address: str, name: str, partitions: int, topic_id: UUID
 
     def there() -> bool:
         try:
-            described = admin.describe_topics([name]).values()[name].result(20)
+            described = admin.describe_topics([name]).values()[name].result(300)
         except KafkaApiError:
             return False
         if topic_id is not None and described.topic_id != topic_id:
             return False
         if [partition.leader >= 0 for partition in described.partitions] != [True] * partitions:
             return False
-        admin.list_offsets(ends).all().result(30)
+        admin.list_offsets(ends).all().result(300)
         return topic_id is None or _serve(admin, topic_id, described)
 
-    with AdminClient(address) as admin:
-        wait_until(there, timeout_s=120, what=f"{partitions} partitions of {name}", interval_s=0.1)
+    with AdminClient(address, timeout_ms=300_000) as admin:
+        wait_until(there, timeout_s=300, what=f"{partitions} partitions of {name}", interval_s=0.1)
 
 
 def _serve(admin: AdminClient, topic_id: UUID, topic: TopicDescription) -> bool:
     """Return whether the leaders of all partitions serve the topic with this id."""
-    nodes = {node.id: node for node in admin.describe_cluster().result(20).nodes}
+    nodes = {node.id: node for node in admin.describe_cluster().result(300).nodes}
     leaders = {partition.leader for partition in topic.partitions}
     if not leaders <= nodes.keys():
         return False
@@ -258,7 +258,7 @@ def set_config(address: str, topic: str, name: str, value: str | None) -> None:
     operation = AlterConfigOp(ConfigEntry(name, value), OpType.DELETE if value is None else OpType.SET)
     with AdminClient(address) as admin:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        admin.incremental_alter_configs({resource: [operation]}).all().result(30)
+        admin.incremental_alter_configs({resource: [operation]}).all().result(300)
 
 
 def produce(
@@ -358,14 +358,14 @@ def topic_configs(address: str, topic: str) -> dict[str, str]:
     """Return the configs that are set on a topic itself."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     with AdminClient(address) as admin:
-        entries = admin.describe_configs([resource]).values()[resource].result(30).values()
+        entries = admin.describe_configs([resource]).values()[resource].result(300).values()
     return {entry.name: entry.value or "" for entry in entries if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
 def replica_counts(address: str, topic: str) -> list[int]:
     """Return the number of replicas of each partition."""
     with AdminClient(address) as admin:
-        described = admin.describe_topics([topic]).values()[topic].result(30)
+        described = admin.describe_topics([topic]).values()[topic].result(300)
     return [len(partition.replicas) for partition in described.partitions]
 
 
@@ -373,4 +373,4 @@ def delete_records(address: str, topic: str, partition: int, *, before: int) -> 
     """Delete the records before an offset."""
     purger = ConfluentAdmin({"bootstrap.servers": address})
     for outcome in purger.delete_records([TopicPartition(topic, partition, before)]).values():
-        outcome.result(20)
+        outcome.result(300)

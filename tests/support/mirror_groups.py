@@ -76,13 +76,13 @@ def commit(address: str, group: str, topic: str, offset: int, metadata: str = ""
     """Commit an offset of partition 0 for a group without members."""
     with AdminClient(address) as admin:
         committed = OffsetAndMetadata(offset=offset, metadata=metadata)
-        admin.alter_group_offsets(group, {TopicPartition(topic, 0): committed}).all().result(30)
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): committed}).all().result(300)
 
 
 def committed(address: str, group: str) -> dict[str, int]:
     """Return the committed offsets of a group by topic."""
     with AdminClient(address) as admin:
-        offsets = admin.list_group_offsets({group: None}).values()[group].result(20)
+        offsets = admin.list_group_offsets({group: None}).values()[group].result(300)
     return {at.topic: committed.offset for at, committed in offsets.items()}
 
 

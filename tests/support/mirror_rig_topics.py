@@ -156,7 +156,7 @@ class SourceTopicAgain(TopicDisturbance):
         self._seen = {remote: len(self.found(remote)) for remote in self.remote_topics}
         self._write(half, self._OLD)
         with AdminClient(self._source.bootstrap_servers) as admin:
-            admin.delete_topics([self.name]).all().result(60)
+            admin.delete_topics([self.name]).all().result(300)
         self._create({})
         self._write(self._OLD, len(self._all))
 
@@ -200,7 +200,7 @@ class TargetTopicsAgain(TopicDisturbance):
         before = self._replicas()
         self._mirrored = {remote: len({*self.found(remote)}) for remote in self.remote_topics}
         with AdminClient(self._target.bootstrap_servers) as admin:
-            admin.delete_topics(list(self.remote_topics)).all().result(60)
+            admin.delete_topics(list(self.remote_topics)).all().result(300)
         wait_until(
             lambda: not before.items() & self._replicas().items(),
             timeout_s=60,

@@ -134,7 +134,7 @@ class SecureFlow:
         servers = cluster.bootstrap_servers
         create_topic(servers, f"mm2-offsets.{self.alias}.internal", 1, {"cleanup.policy": "compact"})
         with AdminClient(servers) as admin:
-            if self.topic not in admin.list_topics().result(30):
+            if self.topic not in admin.list_topics().result(300):
                 create_topic(servers, self.topic, 1, {"retention.ms": "-1"})
 
     def produce(self, count: int) -> int:
@@ -151,8 +151,8 @@ class SecureFlow:
             with AdminClient(self.cluster.bootstrap_servers) as admin:
                 configs = {"retention.ms": "-1", "unclean.leader.election.enable": "false"}
                 new = NewTopic(name=self.remote, replicas_assignments={0: (self.node_id,)}, configs=configs)
-                admin.create_topics([new]).all().result(30)
-                admin.alter_partition_reassignments({TopicPartition(self.remote, 0): [1]}).all().result(30)
+                admin.create_topics([new]).all().result(300)
+                admin.alter_partition_reassignments({TopicPartition(self.remote, 0): [1]}).all().result(300)
             yield copier
 
     @property
@@ -180,7 +180,7 @@ class SecureFlow:
             ConnectionLostError: klamm rejects the client.
         """
         with AdminClient(self.cluster.bootstrap_servers) as admin:
-            topic_id = admin.describe_topics([self.remote]).all().result(30)[self.remote].topic_id
+            topic_id = admin.describe_topics([self.remote]).all().result(300)[self.remote].topic_id
         wanted = FetchRequest.FetchPartition(partition=0, partition_max_bytes=1 << 20)
         request = FetchRequest(
             replica_state=FetchRequest.ReplicaState(replica_id=1, replica_epoch=1),
@@ -227,8 +227,8 @@ def scram_cluster(certificates: Certificates) -> Iterator[KafkaCluster]:
     ):
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         upsertions = [UserScramCredentialUpsertion(user, info, f"{user}-secret") for user in USERS]
-        admin.alter_user_scram_credentials(upsertions).all().result(30)
-        admin.create_acls(OF_KLAMM).all().result(30)
+        admin.alter_user_scram_credentials(upsertions).all().result(300)
+        admin.create_acls(OF_KLAMM).all().result(300)
         yield running
 
 

@@ -49,8 +49,10 @@ def log_in(address: str, user: str, password: str | None = None) -> WireClient:
 
 def create_acls(admin: AdminClient, acls: Collection[Acl]) -> None:
     """Create ACLs, and wait until the broker knows them: it learns of them a little after its controller."""
-    admin.create_acls(acls).all().result(30)
-    wait_until(lambda: set(acls) <= set(admin.describe_acls().result(30)), timeout_s=60, what="the broker to know ACLs")
+    admin.create_acls(acls).all().result(300)
+    wait_until(
+        lambda: set(acls) <= set(admin.describe_acls().result(300)), timeout_s=60, what="the broker to know ACLs"
+    )
 
 
 def client_properties(path: Path, properties: Mapping[str, str]) -> Path:

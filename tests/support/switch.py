@@ -152,7 +152,7 @@ def log_ends(address: str, topics: Iterable[str]) -> dict[AdminPartition, int]:
     """Return the log end of each partition of some topics."""
     latest = {AdminPartition(topic, number): OffsetSpec.LATEST for topic in topics for number in range(PARTITIONS)}
     with AdminClient(address) as admin:
-        return {at: end.offset for at, end in admin.list_offsets(latest).all().result(30).items()}
+        return {at: end.offset for at, end in admin.list_offsets(latest).all().result(300).items()}
 
 
 def group_offsets(address: str, groups: Iterable[str]) -> dict[str, Mapping[AdminPartition, int]]:
@@ -160,7 +160,7 @@ def group_offsets(address: str, groups: Iterable[str]) -> dict[str, Mapping[Admi
     with AdminClient(address) as admin:
         listed = admin.list_group_offsets(dict.fromkeys(groups)).values()
         return {
-            group: {at: committed.offset for at, committed in offsets.result(20).items()}
+            group: {at: committed.offset for at, committed in offsets.result(300).items()}
             for group, offsets in listed.items()
         }
 

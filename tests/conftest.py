@@ -36,7 +36,7 @@ from tests.support.java import (
     java_executable,
 )
 from tests.support.kafka import NO_PROPERTIES, KafkaCluster
-from tests.support.kafka_python import keep_assignments
+from tests.support.kafka_python import mend_kafka_python
 from tests.support.left_open import close_log_files, nothing_left
 from tests.support.left_open import install as register_log_files
 from tests.support.own_random import draw_no_constants_of_modules, give_threads_their_own, seed
@@ -82,7 +82,7 @@ RACKS = {
 
 install()
 register_log_files()
-keep_assignments()
+mend_kafka_python()
 give_threads_their_own()
 allow_slow_starts()
 

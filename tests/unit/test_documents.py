@@ -182,7 +182,7 @@ def test_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     # A consumer of kafka-python may lose its assignment on a busy machine, and then waits 45 s for the next one.
     pytester.makeconftest(
         f"import sys\nsys.path.append({str(ROOT)!r})\n"
-        "from tests.support.kafka_python import keep_assignments\nkeep_assignments()\n"
+        "from tests.support.kafka_python import mend_kafka_python\nmend_kafka_python()\n"
     )
     # when
     result = pytester.runpytest_subprocess("-v", "-p", "no:randomly", timeout=240)

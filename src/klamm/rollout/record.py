@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import asdict, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from klamm.client_configs.rollout import PREFIX
 from klamm.configs.quotas import QUOTA_RESOURCE
@@ -112,8 +112,7 @@ TRANSITIONS: Final[Mapping[tuple[RolloutState, RolloutEvent], RolloutState | Non
         (_S.REVERTING, _E.ABORT): _S.REVERTING,
     }
 )
-"""State after each event that a state allows. None: the state in which the roll-out was held, or baking after
-guarded.
+"""State after each event that a state allows. None: as in the state in which the roll-out was held.
 
 No guard is evaluated while no process drives a roll-out. So a guarded wave bakes again before the next one is written.
 """
@@ -249,8 +248,7 @@ def advance(
             f"roll-out {record.id} is {record.progress}: {event.value} is not possible; "
             + (f"possible are {', '.join(allowed)}" if allowed else "it has ended")
         )
-    resumed = RolloutState.BAKING if record.resumes_in is RolloutState.GUARDED else record.resumes_in
-    state = TRANSITIONS[record.state, event] or resumed
+    state = TRANSITIONS[record.state, event] or cast("RolloutState", TRANSITIONS[record.resumes_in, event])
     wave = record.wave + (event is RolloutEvent.NEXT)
     made = RolloutStep(
         at_ms=at_ms, event=event.value, state=state.value, wave=wave, reason=reason, operator=record.operator

@@ -108,9 +108,9 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     """Plan or apply. Return 0 on success, 1 on failure and 3 for drift with ``--check``; wrong flags exit with 2."""
     flags = parser(prog)
     options = flags.parse_args(list(arguments))
-    for limit in ("max_impact", "max_deletes") if options.offline else ():
-        if getattr(options, limit) is not None:
-            flags.error(f"--{limit.replace('_', '-')} needs a cluster, not --offline")
+    for flag, limit in (("--max-impact", options.max_impact), ("--max-deletes", options.max_deletes)):
+        if options.offline and limit is not None:
+            flags.error(f"{flag} needs a cluster, not --offline")
     return guarded(prog, lambda: _run(options, flags))
 
 

@@ -323,7 +323,7 @@ class DynamicConfigLoop(ABC):
 
     def _answered(self, response: DescribeClientConfigsResponse) -> None:
         self._take_effect(response)
-        self._end_first_wait()  # not in the same frame: whoever waits may drop the client at once
+        self._end_first_wait()  # after the call that refers to the client: the waiting thread may delete it now
 
     def _take_effect(self, response: DescribeClientConfigsResponse) -> None:
         update = self._configs.on_answer(time.monotonic(), response)

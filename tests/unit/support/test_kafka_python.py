@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from kafka.cluster import ClusterMetadata
 
 
-def test_topic_that_is_named_during_a_metadata_request_is_requested_again() -> None:
+def test_topic_added_during_metadata_request_is_requested_again() -> None:
     # given
     cluster = ClusterMetadata(bootstrap_servers="127.0.0.1:1")
     response = SimpleNamespace(

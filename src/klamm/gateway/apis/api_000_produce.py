@@ -1,10 +1,10 @@
 """Produce (key 0), v0-13, in the gateway.
 
 Only ``acks`` is read of most requests: with ``acks=0`` there is no response. Client configs may raise it (KIP-649).
-Responses of v10 and newer may carry the addresses of new leaders (KIP-951), but not of those
-for which the gateway has no port. v12 is the last version with the names of
-topics. With a policy on flows, clients get no later one, and v0-2 close the connection, because they cannot be decoded.
-They are announced nevertheless, as by Kafka 4: older versions of librdkafka disable compression if v0 is missing.
+Responses of v10 and newer may carry the addresses of new leaders (KIP-951), but not of those for which the gateway has
+no port. v12 is the last version with the names of topics. With a policy on flows, clients get no later one, and v0-2
+close the connection, because they cannot be decoded. They are announced nevertheless, as by Kafka 4: older versions of
+librdkafka disable compression if v0 is missing.
 """
 
 from __future__ import annotations

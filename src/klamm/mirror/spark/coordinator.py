@@ -74,6 +74,7 @@ _NOTHING_TO_DO_S: Final = 0.2
 _NO_WORK_S: Final = 5.0
 """Seconds until Spark gets an answer while no flow has partitions, as in a process that stands by."""
 _MAX_REPLACED: Final = 1_000
+"""Most replaced sessions that are remembered. The oldest ones are forgotten first."""
 _GRACE_S: Final = 60.0
 
 

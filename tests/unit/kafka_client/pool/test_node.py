@@ -95,7 +95,7 @@ async def test_late_connection_replaces_an_adopted_one() -> None:
     first.lose.assert_not_called()
 
 
-async def test_adopted_connection_retires_one_whose_login_expires() -> None:
+async def test_take_over_retires_connection_with_expiring_login() -> None:
     # given
     openings = Openings()
     node, server = openings.node(), openings.node()

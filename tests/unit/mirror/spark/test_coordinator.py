@@ -219,7 +219,7 @@ def test_session_that_a_later_lease_resumes_is_not_replaced(coordinator: Coordin
     assert ask(task, ask="claims", session="s1") == {"claims": {}}
 
 
-def test_late_task_of_an_earlier_lease_replaces_nobody(coordinator: Coordinator) -> None:
+def test_late_task_of_earlier_lease_does_not_replace_current_task(coordinator: Coordinator) -> None:
     """Its process was suspended before it reported. Nobody would copy if it took the group from the current task."""
     # given
     planner, _ = after_first_lease(coordinator)

@@ -223,9 +223,9 @@ def test_aborted_records_stay_hidden_after_a_second_power_cut(tmp_path: Path) ->
         # then
         for last in once_more.cuts([len(once_more.journal)] * 8, random.Random(0), fate="random"):
             last.write(again)
-            found = CrashableLogs(again)
-            values = committed_values(found.log)
-            found.pool.close()
+            recovered = CrashableLogs(again)
+            values = committed_values(recovered.log)
+            recovered.pool.close()
             assert "aborted" not in values
             assert values[:2] == ["committed", "kept"]
 

@@ -13,10 +13,7 @@ Flags, properties and stdout are those of Kafka 4.3's ConsoleConsumer, with the 
 from __future__ import annotations
 
 import re
-import signal
 import sys
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import (
@@ -31,7 +28,7 @@ from klamm.cli.arguments import (
 )
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter
-from klamm.cli.console.line_reader import terminating_signals
+from klamm.cli.console.interrupts import Interrupts
 from klamm.cli.console.settings import (
     kafka_python_settings,
     read_pairs,
@@ -45,8 +42,7 @@ from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.cli.console.formatter import ConsumedRecord
 
@@ -225,11 +221,14 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
         last=options.last,
         from_ms=None if options.from_time is None else searched_ms(options.from_time),
     )
-    receiver = RecordReceiver(interest, _settings(options, properties, group), flush=sys.stdout.flush)
+    interrupts = Interrupts()
+    settings = _settings(options, properties, group)
+    receiver = RecordReceiver(interest, settings, flush=sys.stdout.flush, interrupts=interrupts)
     try:
-        with _terminable(), receiver:
+        with interrupts.deferred(), receiver:
             for record in receiver.records(at_most=options.max_messages, timeout_ms=options.timeout_ms):
                 write(record)
+        interrupts.check()  # a signal that arrived while the consumer committed its offsets
     finally:
         print_error(f"Processed a total of {receiver.count} messages")
         if options.enable_systest_events:
@@ -256,31 +255,6 @@ def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable
             print_error(f"Error processing message, skipping this message: {error}")
 
     return write
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the consumer like Ctrl-C, so that it commits its offsets and leaves its group.
-
-    Only the first one does: the end of a login session sends several, and the next would interrupt the commit.
-    """
-    is_ending = False
-
-    def end(number: int, _: FrameType | None) -> None:
-        nonlocal is_ending
-        if not is_ending:
-            is_ending = True
-            raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in terminating_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _settings(options: argparse.Namespace, properties: Mapping[str, str], group: str | None) -> dict[str, Any]:

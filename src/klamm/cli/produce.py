@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.console.line_reader import Interrupts, LineReader
+from klamm.cli.console.interrupts import Interrupts
+from klamm.cli.console.line_reader import LineReader
 from klamm.cli.console.settings import (
     kafka_python_settings,
     read_pairs,

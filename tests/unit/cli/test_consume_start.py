@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaProducer
 
 import klamm
+import klamm.clients
 from klamm import cli
 from klamm.admin import AdminClient, NewTopic
-from klamm.cli import consume
+from klamm.cli.console import receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,14 +95,32 @@ def test_non_utf_8_header_name_is_printed_with_replacement_characters(
     assert capfdbinary.readouterr().out.decode().splitlines() == ["caf\ufffd:x\tv", "café:x\tv"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_only_first_signal_ends_consumer(number: signal.Signals) -> None:
-    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
-    try:
-        with consume._terminable():
-            with pytest.raises(SystemExit) as ended:
-                signal.raise_signal(number)
-            signal.raise_signal(signal.SIGTERM)  # while the consumer commits its offsets
-    finally:
-        signal.signal(number, inherited)
-    assert ended.value.code == 128 + number
+@pytest.mark.process
+@pytest.mark.parametrize(("interrupted", "count"), [("poll", 0), ("close", 2)])
+def test_terminated_group_member_commits_printed_records(
+    servers: str, interrupted: str, count: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    class Terminated(klamm.clients.KafkaConsumer):
+        def poll(self, *args: Any, **kwargs: Any) -> Any:
+            records = super().poll(*args, **kwargs)
+            if records and interrupted == "poll":
+                signal.raise_signal(signal.SIGTERM)
+            return records
+
+        def close(self, *args: Any, **kwargs: Any) -> None:
+            signal.raise_signal(signal.SIGTERM)  # the end of a login session sends several
+            super().close(*args, **kwargs)
+
+    monkeypatch.setattr(receiver, "KafkaConsumer", Terminated)
+    group = f"terminated-{interrupted}"
+    where = ["consume", "--bootstrap-server", servers, "--topic", "t", "--group", group]
+    # when
+    with pytest.raises(SystemExit, match="143"):
+        cli.main([*where, "--from-beginning", "--max-messages", "2"])
+    # then
+    output = capfd.readouterr()
+    assert (len(output.out.splitlines()), output.err) == (count, f"Processed a total of {count} messages\n")
+    with AdminClient(servers) as admin:
+        offsets = admin.list_group_offsets({group: None}).values()[group].result()
+    assert sum(offset.offset for offset in offsets.values()) == count

@@ -1,13 +1,8 @@
-"""Parser of the lines that ``klamm produce`` reads (Kafka's LineMessageReader), and signals while it waits for them."""
+"""Parser of the lines that ``klamm produce`` reads (Kafka's LineMessageReader)."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import select
-import signal
-import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.cli.connection import RequestError
@@ -15,91 +10,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import FrameType
-
-
-def terminating_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals other than Ctrl-C that end a console command: SIGTERM, and SIGHUP unless nohup ignores it."""
-    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return (signal.SIGTERM,) if is_nohup else (signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP while ``deferred`` is entered. The first takes effect in ``wait_for``.
-
-    A signal interrupts the wait for input, never the library that sends the records: an exception in the middle of
-    kafka-python could leave one of its locks or counters in a wrong state. And a signal that arrives just before the
-    thread blocks in ``read`` would be noticed only with the next line. So the handler raises only during the wait, and
-    the wait ends through a pipe that the signal itself writes to (``signal.set_wakeup_fd``).
-
-    After the first signal, SIGINT takes effect at once, because a user who presses Ctrl-C again does not want to wait
-    for the records. SIGTERM and SIGHUP have no effect then: the end of a login session sends several of them.
-    """
-
-    def __init__(self) -> None:
-        self._first: signal.Signals | None = None
-        self._is_waiting = False
-        self._woken: int | None = None
-        """Descriptor that becomes readable when a signal arrives; None outside of ``deferred``."""
-
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Handle the signals here. Threads other than the main one receive none: nothing changes for them."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._woken, written = os.pipe()
-        os.set_blocking(written, False)
-        handlers = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, *terminating_signals())}
-        descriptor = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(descriptor)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            os.close(self._woken)
-            os.close(written)
-            self._woken = None
-
-    def wait_for(self, descriptor: int) -> None:
-        """Wait until a descriptor can be read.
-
-        Raises:
-            KeyboardInterrupt: SIGINT arrives, or has arrived since ``deferred`` was entered.
-            SystemExit: The same for SIGTERM and SIGHUP. The exit code is 128 plus the number of the signal.
-        """
-        poll = select.poll()  # select() knows no descriptor above 1,023
-        poll.register(descriptor, select.POLLIN)
-        if self._woken is not None:
-            poll.register(self._woken, select.POLLIN)
-        self._is_waiting = True
-        try:
-            while True:
-                if self._first is not None:
-                    raise _exception_of(self._first)
-                ready = {woken for woken, _ in poll.poll()}
-                if self._woken is not None and self._woken in ready:
-                    os.read(self._woken, 512)  # the handler has run or runs now
-                if descriptor in ready:
-                    return
-        finally:
-            self._is_waiting = False
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        received = signal.Signals(number)
-        if self._first is None:
-            self._first = received
-            is_effective = self._is_waiting
-        else:
-            is_effective = received is signal.SIGINT
-        if is_effective:
-            raise _exception_of(received)
-
-
-def _exception_of(received: signal.Signals) -> BaseException:
-    return KeyboardInterrupt() if received is signal.SIGINT else SystemExit(128 + received)
+    from collections.abc import Mapping, Sequence
 
 
 DEFAULTS: Final = {

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_POLL_MS: Final = 1000
+    from klamm.cli.console.interrupts import Interrupts
+
+_POLL_MS: Final = 500
+"""Longest poll in milliseconds: a signal takes effect after it."""
 _MAX_RECORDS: Final = 500
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -57,13 +60,17 @@ class RecordReceiver:
         settings: Settings of kafka-python's consumer.
         flush: Function that brings the printed records to their destination. It is called before each wait for records
             and before offsets are committed.
+        interrupts: Signals that end the consumer. They take effect while records are printed and between two polls,
+            not during a poll, which moves the positions of the consumer before it returns the records.
 
     Raises:
         InvalidTopicError: The name of the topic is invalid.
         RequestError: A setting has a wrong value, or the regular expression is invalid.
     """
 
-    def __init__(self, interest: Interest, settings: Mapping[str, Any], *, flush: Callable[[], object]) -> None:
+    def __init__(
+        self, interest: Interest, settings: Mapping[str, Any], *, flush: Callable[[], object], interrupts: Interrupts
+    ) -> None:
         add_codecs()
         accept_any_header_name()
         self.count = 0
@@ -71,6 +78,10 @@ class RecordReceiver:
         self._first: dict[TopicPartition, int] = {}
         """First offset of each partition of the batch that is being printed."""
         self._flush = flush
+        self._interrupts = interrupts
+        self._is_polling = False
+        """Whether the positions of the consumer may be ahead of ``_next``: a poll has begun and its records are not
+        known. It has ended in this state after an unexpected error and after a second Ctrl-C."""
         self._next: dict[TopicPartition, int] = {}
         """Offset of the first record of each partition that was fetched but not returned yet."""
         try:
@@ -136,16 +147,23 @@ class RecordReceiver:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Move back to the first record that was not printed, and close the consumer, which commits the offsets."""
+        """Move back to the first record that was not printed, and close the consumer, which commits the offsets.
+
+        After an interrupted poll or flush, no offsets are committed.
+        """
         begin = self._next
         try:
-            self._flush()
+            with self._interrupts.effective():
+                self._flush()
         except OSError:  # it is unknown how much of the batch reached the output: none of it is committed
             begin = self._first
+        except BaseException:
+            self._consumer.close(autocommit=False)
+            raise
         for partition, offset in begin.items():
             if partition in self._consumer.assignment():
                 self._consumer.seek(partition, offset)
-        self._consumer.close()
+        self._consumer.close(autocommit=not self._is_polling)
 
     def records(self, *, at_most: int | None, timeout_ms: int | None) -> Iterator[ConsumedRecord]:
         """Iterate over records as they arrive.
@@ -159,31 +177,35 @@ class RecordReceiver:
         """
         limit = None if at_most is None or at_most < 0 else at_most
         while limit is None or self.count < limit:
-            self._flush()
-            self._first, self._next = {}, {}
+            with self._interrupts.effective():
+                self._flush()
             batches = self._poll(None if limit is None else limit - self.count, timeout_ms)
             if not batches:
                 print_error(f"klamm consume: no message within {timeout_ms} ms")
                 return
-            self._first = {partition: records[0].offset for partition, records in batches.items()}
-            self._next = dict(self._first)
-            for partition, records in batches.items():
-                for record in records:
-                    self.count += 1
-                    yield _consumed(record)
-                    self._next[partition] = record.offset + 1  # the record counts as printed only now
+            with self._interrupts.effective():
+                for partition, records in batches.items():
+                    for record in records:
+                        self.count += 1
+                        yield _consumed(record)
+                        self._next[partition] = record.offset + 1  # the record counts as printed only now
 
     def _poll(self, wanted: int | None, timeout_ms: int | None) -> dict[TopicPartition, list[Any]]:
         """Return the next records by partition; none only if the time is over."""
         until = None if timeout_ms is None or timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
         while True:
             wait_ms = _POLL_MS if until is None else max(0, min(_POLL_MS, round((until - time.monotonic()) * 1000)))
+            self._first, self._next, self._is_polling = {}, {}, True
             try:
                 records: dict[TopicPartition, list[Any]] = self._consumer.poll(
                     timeout_ms=wait_ms, max_records=min(wanted or _MAX_RECORDS, _MAX_RECORDS)
                 )
             except KafkaError as error:
+                self._is_polling = False  # a poll that has records returns them, and the next one raises the error
                 raise RequestError(explain_client_error(error)) from error
+            self._first = {partition: batch[0].offset for partition, batch in records.items()}
+            self._next, self._is_polling = dict(self._first), False
+            self._interrupts.check()
             if records or (until is not None and time.monotonic() >= until):
                 return records
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from kafka.errors import (
 
 from klamm.cli.connection import RequestError
 from klamm.cli.console import receiver
+from klamm.cli.console.interrupts import Interrupts
 from klamm.cli.console.receiver import Interest, RecordReceiver
 from klamm.cli.console.settings import (
     explain_client_error,
@@ -34,9 +36,11 @@ PARTITION = TopicPartition("t", 0)
 
 
 class Consumer:
-    """Returns ten records at once; ``committed`` is its position when it is closed."""
+    """Returns ten records at once; ``committed`` is its position when it is closed, unless it does not commit then."""
 
     committed: int | None = None
+    during_poll: Callable[[], object] = int
+    """Called when the position has moved, before the records are returned."""
     pattern: str | None = None
     """Regular expression of the last subscription."""
 
@@ -55,6 +59,7 @@ class Consumer:
     def poll(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
         _ = timeout_ms
         begin, self.position = self.position, self.position + min(10, max_records)
+        Consumer.during_poll()
         fields = {"topic": "t", "partition": 0, "timestamp": 1, "timestamp_type": 0, "headers": [], "leader_epoch": 0}
         return {
             PARTITION: [
@@ -62,18 +67,21 @@ class Consumer:
             ]
         }
 
-    def close(self, **_: Any) -> None:
-        Consumer.committed = self.position
+    def close(self, *, autocommit: bool = True) -> None:
+        if autocommit:
+            Consumer.committed = self.position
 
 
 @pytest.fixture(autouse=True)
 def consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "KafkaConsumer", Consumer)
+    monkeypatch.setattr(Consumer, "committed", None)
 
 
 def consume(write: Callable[[int], object], *, flush: Callable[[], object] = int, at_most: int | None = None) -> None:
     interest = Interest(topic="t", include=None, partition=None, offset=-1)
-    with RecordReceiver(interest, {}, flush=flush) as receiver:
+    interrupts = Interrupts()
+    with interrupts.deferred(), RecordReceiver(interest, {}, flush=flush, interrupts=interrupts) as receiver:
         for record in receiver.records(at_most=at_most, timeout_ms=None):
             write(record.offset)
 
@@ -83,7 +91,8 @@ def consume(write: Callable[[int], object], *, flush: Callable[[], object] = int
     [("a", "a"), ("a|b", "ab"), ("(?i)A", "aA"), ("(?i)(?s)b.?", "bB"), ("", ""), ("(?x) a | b", "ab")],
 )
 def test_include_matches_whole_names(include: str, matched: str) -> None:
-    with RecordReceiver(Interest(topic=None, include=include, partition=None, offset=-1), {}, flush=int):
+    interest = Interest(topic=None, include=include, partition=None, offset=-1)
+    with RecordReceiver(interest, {}, flush=int, interrupts=Interrupts()):
         assert Consumer.pattern is not None
         pattern = re.compile(Consumer.pattern)
     assert [name for name in ("a", "b", "A", "B", "ab1") if pattern.match(name)] == list(matched)
@@ -93,7 +102,7 @@ def test_include_matches_whole_names(include: str, matched: str) -> None:
 def test_invalid_include_is_rejected(include: str) -> None:
     interest = Interest(topic=None, include=include, partition=None, offset=-1)
     with pytest.raises(RequestError, match=f"--include {re.escape(include)}: "):
-        RecordReceiver(interest, {}, flush=int)
+        RecordReceiver(interest, {}, flush=int, interrupts=Interrupts())
 
 
 @pytest.mark.parametrize("partition", [None, 0])
@@ -101,7 +110,7 @@ def test_invalid_include_is_rejected(include: str) -> None:
 def test_invalid_topic_is_rejected(topic: str, partition: int | None) -> None:
     interest = Interest(topic=topic, include=None, partition=partition, offset=-1)
     with pytest.raises(InvalidTopicError, match="Topic name is invalid"):
-        RecordReceiver(interest, {}, flush=int)
+        RecordReceiver(interest, {}, flush=int, interrupts=Interrupts())
 
 
 def failing_at(limit: int) -> Callable[[int], None]:
@@ -135,6 +144,77 @@ def test_output_is_flushed_before_commit() -> None:
     order: list[object] = []
     consume(order.append, flush=lambda: order.append("flush"), at_most=2)
     assert (order, Consumer.committed) == (["flush", 0, 1, "flush"], 2)
+
+
+def interrupting_after(count: int, printed: list[int], *numbers: signal.Signals) -> Callable[[], None]:
+    """Return a function that raises signals as soon as this many records are printed."""
+
+    def interrupt() -> None:
+        if len(printed) == count:
+            for number in numbers:
+                signal.raise_signal(number)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("count", [0, 10])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_during_poll_does_not_commit_unprinted_records(
+    number: signal.Signals, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    printed: list[int] = []
+    monkeypatch.setattr(Consumer, "during_poll", interrupting_after(count, printed, number, signal.SIGTERM))
+    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
+    # when
+    try:
+        with pytest.raises((KeyboardInterrupt, SystemExit)) as ended:
+            consume(printed.append)
+    finally:
+        signal.signal(number, inherited)
+    # then
+    assert (Consumer.committed, printed) == (count, list(range(count)))
+    assert getattr(ended.value, "code", 130) == 128 + number
+
+
+def test_second_interrupt_during_poll_ends_without_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[int] = []
+    monkeypatch.setattr(Consumer, "during_poll", interrupting_after(10, printed, signal.SIGINT, signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        consume(printed.append)
+    assert (Consumer.committed, len(printed)) == (None, 10)
+
+
+def test_signal_during_poll_without_records_ends_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = iter([signal.SIGTERM])  # a second poll fails
+
+    def poll(*_: Any, **__: Any) -> dict[TopicPartition, list[Any]]:
+        signal.raise_signal(next(polls))
+        return {}
+
+    monkeypatch.setattr(Consumer, "poll", poll)
+    with pytest.raises(SystemExit, match="143"):
+        consume(lambda _: None)
+    assert Consumer.committed == 0
+
+
+def test_signal_interrupts_write_at_once() -> None:
+    printed: list[int] = []
+
+    def write(offset: int) -> None:
+        interrupting_after(3, printed, signal.SIGTERM)()
+        printed.append(offset)
+
+    with pytest.raises(SystemExit, match="143"):
+        consume(write)
+    assert (Consumer.committed, printed) == (3, [0, 1, 2])
+
+
+def test_interrupted_last_flush_ends_without_commit() -> None:
+    printed: list[int] = []
+    with pytest.raises(SystemExit, match="143"):
+        consume(printed.append, flush=interrupting_after(2, printed, signal.SIGTERM), at_most=2)
+    assert Consumer.committed is None
 
 
 @pytest.mark.parametrize(

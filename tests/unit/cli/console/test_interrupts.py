@@ -1,4 +1,4 @@
-"""A signal interrupts the wait for input; other code is interrupted by a second Ctrl-C only."""
+"""A signal interrupts waits for input and output; other code is interrupted by a second Ctrl-C only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli.console.line_reader import Interrupts
+from klamm.cli.console.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,14 @@ def test_second_signal_interrupts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_signal_interrupts_effective_block_at_once() -> None:
+    interrupts = Interrupts()
+    with interrupts.deferred():
+        with pytest.raises(KeyboardInterrupt), interrupts.effective():
+            signal.raise_signal(signal.SIGINT)
+        interrupts.check()  # it has taken effect
 
 
 def test_wait_supports_descriptors_above_1023(pipe: tuple[int, int]) -> None:

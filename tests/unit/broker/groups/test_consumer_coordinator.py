@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.broker.groups import consumer_coordinator
+from klamm.broker.groups.classic.model import SyncAttempt
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply, MemberTimings
 from klamm.broker.groups.coordinator import GroupCoordinator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from klamm.broker.groups.classic.model import Moment
+    from klamm.broker.groups.classic.model import JoinReply, Moment
     from klamm.broker.groups.consumer.model import SubscribableTopics
     from klamm.storage.metadata.changes import Change
 
@@ -80,6 +81,17 @@ class CoordinatorHost:
                 **fields,
             ),
         )
+
+
+def sync_attempt(joined: JoinReply) -> SyncAttempt:
+    return SyncAttempt(
+        member_id=joined.member_id,
+        group_instance_id=None,
+        generation_id=joined.generation_id,
+        protocol_type=joined.protocol_type,
+        protocol_name=joined.protocol_name,
+        assignments=((joined.member_id, b"share"),),
+    )
 
 
 @pytest.fixture
@@ -235,6 +247,24 @@ async def test_empty_consumer_group_accepts_classic_members(host: CoordinatorHos
         joined = await groups.classic.join("g", attempt("", version=3))
         assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 4)
         assert [group.group_type for group in groups.list_groups()] == ["classic"]
+
+
+async def test_leader_of_an_empty_consumer_group_joins_again_after_a_restart_before_its_sync(
+    host: CoordinatorHost,
+) -> None:
+    # given
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+        await groups.consumers.leave("g", "m1", None, -1)
+        joined = await groups.classic.join("g", attempt("", version=3))
+    # when
+    async with host.running() as groups:
+        synced = await groups.classic.sync("g", sync_attempt(joined))
+        # then: a stable group would ignore its assignment, and it would never have partitions
+        assert synced.error_code is ErrorCode.REBALANCE_IN_PROGRESS
+        again = await groups.classic.join("g", attempt(joined.member_id))
+        synced = await groups.classic.sync("g", sync_attempt(again))
+        assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"share")
 
 
 async def test_consumer_group_that_its_last_member_left_accepts_any_protocol_type(host: CoordinatorHost) -> None:

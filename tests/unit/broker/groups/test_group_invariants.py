@@ -98,7 +98,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Only at rest: that is when groups are stored."""
+        """Only at rest: a rebalance starts again, and its parked requests are lost."""
         if self.group.state in {GroupState.STABLE, GroupState.EMPTY} and not self.group.members.pending:
             again = from_payload("group", to_payload(self.group), self.group.limits, self.clients.now)
             assert to_payload(again) == to_payload(self.group)

@@ -35,7 +35,8 @@ class GroupState(Enum):
     ``group.initial.rebalance.delay.ms`` instead, and is extended while new members arrive, up to the rebalance timeout.
     The sync deadline is also the largest rebalance timeout: a member that has not sent SyncGroup by then is removed.
 
-    Only EMPTY and STABLE groups are stored. After a restart a group has its last completed generation.
+    Most changes are stored in the states EMPTY and STABLE. After a restart a group has its last completed generation. A
+    group that was stored during a rebalance, such as after a conversion, is in PREPARING_REBALANCE after a restart.
     """
 
     EMPTY = "Empty"

@@ -1,7 +1,10 @@
 """The stored form of a classic group: readable JSON of exactly the state that survives a restart.
 
-Only groups in the states STABLE and EMPTY are stored; parked requests and unfinished rebalances are not. As in Kafka, a
+Parked requests and deadlines are not stored, and most changes are stored in the states STABLE and EMPTY. As in Kafka, a
 group has its last completed generation after a restart. Members with a later generation have to join again.
+
+A group that was stored during a rebalance starts the rebalance again after a restart. Otherwise partitions of a member
+that has left, and is not in the stored form, would stay without an owner.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ def to_payload(group: ClassicGroup) -> bytes:
         "protocol_name": group.protocol_name,
         "leader": group.members.leader_id,
         "state_since_ms": group.state_since_ms,
+        "is_rebalancing": group.state in {GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE},
         "members": [_member_to_facts(member) for member in group.members],
     }
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
@@ -50,9 +54,12 @@ def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment
         group.members.leader_id = facts["leader"]
         group.state = GroupState.STABLE if group.members else GroupState.EMPTY
         group.state_since_ms = facts["state_since_ms"]
+        is_rebalancing = facts.get("is_rebalancing", False)  # absent in groups of earlier versions
     except DAMAGED_VALUE as error:
         raise ValueError(f"Stored group {group_id!r} cannot be read: {error!r}") from error
     group.resume(now)
+    if is_rebalancing:
+        group.rebalance(now)
     return group
 
 

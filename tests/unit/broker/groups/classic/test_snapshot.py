@@ -102,6 +102,49 @@ def test_group_stored_by_earlier_version_has_no_enforced_timeout() -> None:
     assert [member.requested_session_timeout_ms for member in again.members] == [10_000]
 
 
+def test_group_stored_while_it_rebalances_rebalances_after_a_restart() -> None:
+    # given
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
+    clients.wait(9)
+    clients.heartbeat("m1", generation_id)
+    clients.seconds += 1  # the session of m2 ends, but its timer has not fired yet
+    clients.send_join(attempt("m1", session_timeout_ms=20_000))
+    clients.group.on_time(clients.now)
+    assert clients.group.take_unsaved()
+    # when
+    again = restarted(clients)
+    # then: nobody has the partitions of m2 until m1 joins again
+    assert [member.member_id for member in again.group.members] == ["m1"]
+    assert again.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert again.send_join(attempt("m1"))[0].generation_id == generation_id + 1
+
+
+def test_member_that_does_not_join_again_after_a_restart_is_removed() -> None:
+    # given
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
+    clients.group.rebalance(clients.now)
+    again = restarted(clients)
+    # when
+    for _ in range(8):
+        again.heartbeat("m1", generation_id)
+        again.wait(8)
+    # then
+    assert again.state is GroupState.EMPTY
+
+
+def test_group_stored_by_earlier_version_is_stable() -> None:
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    facts = json.loads(to_payload(clients.group))
+    del facts["is_rebalancing"]
+
+    again = from_payload("group", json.dumps(facts).encode(), LIMITS, clients.now)
+
+    assert again.state is GroupState.STABLE
+
+
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"members": [{}]}', json.dumps({"members": 3}).encode()])
 def test_malformed_payload_raises_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"group|Expecting"):

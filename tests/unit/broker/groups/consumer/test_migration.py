@@ -10,6 +10,8 @@ import pytest
 
 from klamm.broker.groups.classic.group import ClassicGroup
 from klamm.broker.groups.classic.model import GroupLimits, GroupState, JoinReply, MemberIdentity, SyncAttempt
+from klamm.broker.groups.classic.snapshot import from_payload as classic_from_payload
+from klamm.broker.groups.classic.snapshot import to_payload
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment, write_assignment
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.migration import MAX_ELEMENTS, can_become_consumer, to_classic, to_consumer
@@ -145,6 +147,27 @@ def test_group_becomes_classic_when_the_last_consumer_member_leaves() -> None:
     assert classic.take_unsaved()
 
 
+def test_group_that_became_classic_still_rebalances_after_a_restart() -> None:
+    """The partitions of the member that left have no owner until the others join again."""
+    # given: a consumer that has taken over partitions of both classic members
+    clients, _ = upgraded()
+    newcomer = clients.join("n", "t")
+    for name in ("c1", "c2") * 2:
+        owned = sorted(*clients.group.members[name].assigned.values())
+        clients.classic_join(joins(name, "t", owned=owned))
+    clients.settle(newcomer)
+    assert newcomer.owned
+    clients.leave(newcomer)
+    classic = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
+    # when
+    again = classic_from_payload("group", to_payload(classic), GroupLimits(), clients.now)
+    # then
+    assert again.state is GroupState.PREPARING_REBALANCE
+    for name in ("c1", "c2"):
+        code = clients.rejected(lambda name=name: again.heartbeat(name, None, again.generation_id, clients.now))  # type: ignore[misc]
+        assert code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
 def test_classic_replacement_of_static_consumer_needs_no_rebalance() -> None:
     clients = MixedGroupClients(t=2)
     member = clients.join("n", "t", instance_id="i")
@@ -182,6 +205,8 @@ def test_classic_replacement_of_static_consumer_gets_no_partitions_of_another_me
     classic = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
     # then: both members have to join again before one gets partitions of the other
     assert (classic.state, classic.generation_id) == (GroupState.PREPARING_REBALANCE, reply.generation_id)
+    again = classic_from_payload("group", to_payload(classic), GroupLimits(), clients.now)  # also after a restart
+    assert (again.state, again.generation_id) == (GroupState.PREPARING_REBALANCE, reply.generation_id)
     shares = [read_assignment(member.assignment).get("t", ()) for member in classic.members]
     assert len({*shares[0], *shares[1]}) == len(shares[0]) + len(shares[1])
     if has_released:

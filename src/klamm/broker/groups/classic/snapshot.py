@@ -40,6 +40,9 @@ def to_payload(group: ClassicGroup) -> bytes:
 def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment) -> ClassicGroup:
     """Return the group of a stored form. The members' sessions start now, regardless of the broker's downtime.
 
+    A group with more members than ``group.max.size``, which may be lower than before, rebalances: surplus members are
+    rejected when they join again.
+
     Raises:
         ValueError: The payload is damaged or of another format.
     """
@@ -58,7 +61,7 @@ def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment
     except DAMAGED_VALUE as error:
         raise ValueError(f"Stored group {group_id!r} cannot be read: {error!r}") from error
     group.resume(now)
-    if is_rebalancing:
+    if is_rebalancing or len(group.members) > limits.max_size:
         group.rebalance(now)
     return group
 

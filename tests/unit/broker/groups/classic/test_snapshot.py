@@ -145,6 +145,22 @@ def test_group_stored_by_earlier_version_is_stable() -> None:
     assert again.state is GroupState.STABLE
 
 
+def test_lowered_maximum_size_removes_surplus_members_after_a_restart() -> None:
+    # given
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2", "m3")
+    again = ClassicGroupClients()
+    # when
+    again.group = from_payload("group", to_payload(clients.group), GroupLimits(max_size=2), again.now)
+    # then
+    assert again.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+    joined = [again.send_join(attempt(member_id)) for member_id in ("m1", "m2", "m3")]
+    again.wait(60)
+    full = ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [replies[0].error_code for replies in joined] == [ErrorCode.NONE, ErrorCode.NONE, full]
+    assert len(again.group.members) == 2
+
+
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"members": [{}]}', json.dumps({"members": 3}).encode()])
 def test_malformed_payload_raises_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"group|Expecting"):

@@ -184,6 +184,46 @@ async def test_rebalance_interrupted_by_restart_resumes_from_last_generation(hos
         assert groups.describe("g").state is GroupState.STABLE
 
 
+def static_sync(joined: JoinReply, **shares: bytes) -> SyncAttempt:
+    request = sync_attempt(joined.member_id, joined.generation_id, **shares)
+    return replace(request, group_instance_id="i", protocol_name=joined.protocol_name)
+
+
+async def test_replaced_static_member_is_not_fenced_after_a_restart_before_its_sync(host: CoordinatorHost) -> None:
+    # given: its next instance prefers another assignor, so that the group rebalances
+    protocols = (("sticky", b"subscription"), ("range", b"subscription"))
+    async with host.running() as groups:
+        first = await groups.classic.join("g", attempt(instance_id="i"))
+        await groups.classic.sync("g", static_sync(first, own=b"share"))
+        joined = await groups.classic.join("g", attempt(instance_id="i", protocols=protocols))
+    # when
+    async with host.running() as groups:
+        synced = await groups.classic.sync("g", static_sync(joined))
+    # then
+    assert (joined.generation_id, synced.error_code) == (2, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+async def test_static_member_that_left_and_joined_is_not_fenced_after_a_restart_before_its_sync(
+    host: CoordinatorHost,
+) -> None:
+    # given
+    async with host.running() as groups:
+        first = await groups.classic.join("g", attempt(instance_id="i"))
+        await groups.classic.sync("g", static_sync(first, own=b"share"))
+        parked = asyncio.create_task(groups.classic.join("g", attempt(version=3)))
+        await asyncio.sleep(0)
+        await groups.classic.leave("g", [MemberIdentity(member_id="", group_instance_id="i")])
+        other = await parked
+        joined, _ = await asyncio.gather(
+            groups.classic.join("g", attempt(instance_id="i")), groups.classic.join("g", attempt(other.member_id))
+        )
+    # when
+    async with host.running() as groups:
+        synced = await groups.classic.sync("g", static_sync(joined))
+    # then: it joins again
+    assert (joined.generation_id, synced.error_code) == (3, ErrorCode.ILLEGAL_GENERATION)
+
+
 async def test_stopping_coordinator_parks_no_request(host: CoordinatorHost) -> None:
     async with host.running() as groups:
         joined = await stable(groups)

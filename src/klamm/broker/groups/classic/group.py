@@ -209,6 +209,8 @@ class ClassicGroup(Rebalance):
         if self._initial_delay_left_ms is not None:
             self._has_newcomer = True
         self.members.add(member)
+        if member.group_instance_id is not None:
+            self._is_unsaved = True  # as in _replace_static
         self.members.park_join(member_id, waiter)
         self._expire_at(member, now.seconds + NEW_MEMBER_JOIN_TIMEOUT_S)
         self._rebalance_or_complete(now)
@@ -249,9 +251,10 @@ class ClassicGroup(Rebalance):
         new = _member(attempt, attempt.new_member_id)
         new.assignment = old.assignment
         self.members.replace_static(old, new)
+        # Also during a rebalance: a client is fenced permanently if a restart brings back the old id.
+        self._is_unsaved = True
         self._keep_alive(new, now)
         if self.state is GroupState.STABLE and self.members.vote() == self.protocol_name:
-            self._is_unsaved = True
             if attempt.supports_skipping_assignment:
                 waiter(self._current_generation(new, skip_assignment=True))
             else:

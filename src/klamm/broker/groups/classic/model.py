@@ -36,7 +36,7 @@ class GroupState(Enum):
     The sync deadline is also the largest rebalance timeout: a member that has not sent SyncGroup by then is removed.
 
     Most changes are stored in the states EMPTY and STABLE. After a restart a group has its last completed generation. A
-    group that was stored during a rebalance, such as after a conversion, is in PREPARING_REBALANCE after a restart.
+    group that was stored during a rebalance (after a conversion, or with a new static member) then rebalances again.
     """
 
     EMPTY = "Empty"

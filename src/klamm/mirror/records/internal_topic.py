@@ -72,6 +72,17 @@ class ControlConnection:
         self._cluster.refresh(sorted({topic for topic, _ in partitions}))
         return self._cluster.list_offsets(list(partitions), clusters.LATEST)
 
+    def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record of partition 0 that is not older than a time. -1: all are older.
+
+        None: there is no such topic, its leader does not respond, or it cannot search for timestamps.
+
+        Raises:
+            ConnectionLostError: No broker answers.
+        """
+        self._cluster.refresh([topic])
+        return self._cluster.list_offsets([(topic, _PARTITION)], timestamp_ms).get((topic, _PARTITION))
+
     def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, LogBounds]:
         """Return the first and end offsets of partitions. Partitions without a responding leader are missing.
 

@@ -62,7 +62,7 @@ different speed and for requests on their way."""
 _READ_EVERY: Final = 5
 """Number of heartbeats of the holder between two reads. They keep its position near the log end."""
 _TAIL: Final = 1000
-"""Number of records before the log end at which a process starts to read. Each pair of clusters writes one a second."""
+"""Minimum number of records before the log end at which a process starts to read, whatever the clocks say."""
 _GONE_S: Final = 5.0
 """Seconds that a missing topic is waited for. All brokers know a new topic after that."""
 
@@ -173,6 +173,7 @@ class Claimant:
         interval_s: float,
         identity: str = "",
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Create a claimant. It connects in the first ``prepare``.
 
@@ -184,6 +185,7 @@ class Claimant:
             interval_s: Interval of the heartbeats in seconds.
             identity: Identity of the flow among flows of its name. Empty: there are no others.
             clock: Monotonic time in seconds.
+            now: Seconds since the epoch.
         """
         self._flow = flow
         self._identity = identity
@@ -191,10 +193,11 @@ class Claimant:
         self._reader = reader
         self._claim = claim
         self._clock = clock
+        self._now = now
         self._valid_s = _VALID_S * max(1.0, interval_s)
         self._beats = 0
         self._at: int | None = None
-        """Next offset to read. None: the log end has to be requested first."""
+        """Next offset to read. None: the start has to be requested first."""
         self._latest: Claim | None = None
         """Claim of the current holder. None: no claim was read."""
         self._latest_offset = -1
@@ -264,7 +267,7 @@ class Claimant:
         """
         end = self._reader.end_offsets([(HEARTBEATS_TOPIC, 0)]).get((HEARTBEATS_TOPIC, 0))
         # Without an end the topic has no leader, or does not exist: the read then raises the error.
-        start = max(0, (end or 0) - _TAIL) if self._at is None else self._at
+        start = self._start(end or 0) if self._at is None else self._at
         try:
             records, self._at = self._reader.read(HEARTBEATS_TOPIC, start)
         except TopicGoneError:
@@ -277,6 +280,18 @@ class Claimant:
                 self._take(claim, record.offset)
         if end is None or self._at < end:
             raise ConnectionLostError(f"an open transaction of another producer hides records of {HEARTBEATS_TOPIC}")
+
+    def _start(self, end: int) -> int:
+        """Return the offset at which the first read starts, before every claim that may be valid.
+
+        All pairs of clusters write heartbeats to the topic, so any number of records may follow a claim. Its timestamp
+        is of another host, so the search starts two validities back, in case the clocks differ. A target that cannot
+        search for timestamps is read from the beginning.
+        """
+        since = self._reader.offset_at(HEARTBEATS_TOPIC, int((self._now() - 2 * self._valid_s) * 1000))
+        if since is None:
+            return 0
+        return max(0, min(end if since < 0 else since, end - _TAIL))
 
     def _take(self, claim: Claim, offset: int) -> None:
         """Apply a claim in the order of the log."""

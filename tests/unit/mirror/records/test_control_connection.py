@@ -32,6 +32,8 @@ def test_control_connection_reads_from_offset_to_end() -> None:
             assert connection.read("own", 4) == ([], 4)
             assert connection.end_offsets([("own", 0), ("own", 1), ("nowhere", 0)]) == {("own", 0): 4}
             assert connection.end_offsets([]) == {}
+            assert [connection.offset_at("own", time_ms) for time_ms in (7, 8, 9)] == [0, 3, -1]
+            assert connection.offset_at("nowhere", 7) is None
             assert connection.log_bounds([("own", 0), ("own", 1), ("nowhere", 0)]) == {("own", 0): (0, 4)}
             assert connection.log_bounds([]) == {}
             with pytest.raises(TopicGoneError, match="own ends at 4, but 5 was read before"):

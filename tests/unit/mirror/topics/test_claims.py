@@ -29,6 +29,9 @@ class Topic(ControlConnection):
         self.is_gone = False
         self.hidden = 0
         """Number of the last records that an open transaction hides."""
+        self.finds_timestamps = True
+        self.reads: list[int] = []
+        """First offset of each read."""
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
         assert topic == "heartbeats"
@@ -37,9 +40,15 @@ class Topic(ControlConnection):
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(partitions, len(self.records))
 
+    def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
+        if not self.finds_timestamps:
+            return None
+        return next((at for at, record in enumerate(self.records) if record.timestamp >= timestamp_ms), -1)
+
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
         if self.is_gone:
             raise TopicGoneError(topic)
+        self.reads.append(from_offset)
         end = len(self.records) - self.hidden
         return [self.records[at]._replace(offset=at) for at in range(from_offset, end)], end
 
@@ -95,9 +104,11 @@ class Process:
         self.claim = FlowClaim(clock=clock)
         self.link = Link(topic)
         instance = f"{host}, process 1, ab"
-        self.claimant = Claimant(flow, instance, self.link, self.claim, interval_s=1.0, identity=identity, clock=clock)
+        self.claimant = Claimant(
+            flow, instance, self.link, self.claim, interval_s=1.0, identity=identity, clock=clock, now=clock
+        )
         self.heartbeats = Heartbeats(
-            PAIRS[flow], target or FakeCluster(), self.link, claimant=self.claimant, clock=clock
+            PAIRS[flow], target or FakeCluster(), self.link, claimant=self.claimant, clock=clock, now=clock
         )
         self.beat = self.heartbeats.beat
 
@@ -120,6 +131,10 @@ class Link(ControlConnection):
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         self._check()
         return self._topic.end_offsets(partitions)
+
+    def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
+        self._check()
+        return self._topic.offset_at(topic, timestamp_ms)
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
         self._check()
@@ -146,6 +161,37 @@ def test_first_process_holds_flow_and_second_stands_by(topic: Topic, clock: Cloc
     assert not second.claim.is_held
     assert second.claim.holder == "here, process 1"
     assert len(topic.records) == 20, "a process that stands by writes no heartbeat"
+
+
+@pytest.mark.parametrize("finds_timestamps", [True, False])
+@pytest.mark.parametrize("behind_s", [0.0, -3.0, 3.0])
+def test_valid_claim_before_many_heartbeats_of_other_pairs_is_found(
+    topic: Topic, clock: Clock, behind_s: float, *, finds_timestamps: bool
+) -> None:
+    # given
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    clock.now += 5
+    timestamp = int(clock.now * 1000)
+    topic.records[0] = topic.records[0]._replace(timestamp=timestamp - int((5 + behind_s) * 1000))
+    topic.records += [Record(key=b"k", value=b"v", timestamp=timestamp)] * 1100
+    topic.finds_timestamps = finds_timestamps
+    # when
+    second.beat()
+    # then
+    assert not second.claim.is_held
+    assert second.claim.holder == "here, process 1"
+
+
+def test_long_log_without_valid_claim_is_read_from_near_its_end(topic: Topic, clock: Clock) -> None:
+    # given
+    first = Process(topic, clock, "here")
+    topic.records += [Record(key=b"k", value=b"v", timestamp=0)] * 100_000
+    # when
+    first.beat()
+    # then
+    assert first.claim.is_held
+    assert topic.reads[0] == 99_000
 
 
 def test_standby_takes_over_after_last_claim_has_ended(topic: Topic, clock: Clock) -> None:

@@ -104,7 +104,7 @@ def ends_without_syncs(
         if (bounds := source.get(where)) is not None
         and not bounds.is_empty
         and committed.offset == bounds.end
-        and translator.translate(*where, committed.offset) is None
+        and translator.translate(*where, committed.offset, bounds.end) is None
     }
 
 
@@ -141,7 +141,8 @@ def _translate(
     def without(reason: str) -> Translated:  # the log has equal reasons of many partitions in one line
         return Translated(topic, partition, None, 0, reason)
 
-    translation = translator.translate(topic, partition, committed.offset)
+    source = logs.source.get(where)
+    translation = translator.translate(topic, partition, committed.offset, None if source is None else source.end)
     if translation is None:
         translation = _without_syncs(flow, where, committed.offset, logs)
     if translation is None:

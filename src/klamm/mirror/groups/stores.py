@@ -87,10 +87,17 @@ class SyncStore:
         """Return whether a partition has an offset sync."""
         return (topic, partition) in self._partitions
 
-    def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
-        """Return the translation of a source offset. None: the partition has no sync that is old enough."""
+    def translate(self, topic: str, partition: int, upstream: int, source_end: int | None = None) -> Translation | None:
+        """Return the translation of a source offset. None: the partition has no sync that is old enough.
+
+        Args:
+            topic: Source topic.
+            partition: Number of the partition.
+            upstream: Offset of a group.
+            source_end: Log end of the source partition. None: unknown.
+        """
         translation = self._partitions.get((topic, partition))
-        return None if translation is None else translation.translate(upstream)
+        return None if translation is None else translation.translate(upstream, source_end)
 
     def would_skip(self, topic: str, partition: int, checkpoint: Checkpoint) -> bool:
         """Return whether the syncs of a source partition show that a checkpoint is of a remote topic that was deleted.
@@ -116,7 +123,7 @@ class EqualOffsets(SyncStore):
         """Return True."""
         return True
 
-    def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
+    def translate(self, topic: str, partition: int, upstream: int, source_end: int | None = None) -> Translation | None:
         """Return the same offset."""
         return Translation(upstream, 0)
 

@@ -10,6 +10,7 @@ This is stored in a record header, which MirrorMaker ignores. Key and value are 
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -255,15 +256,22 @@ class Translation(NamedTuple):
 
 
 class PartitionTranslation:
-    """Offset translation of one partition, built from its offset syncs."""
+    """Offset translation of one partition, built from its offset syncs.
 
-    __slots__ = ("_history", "_newest", "_repeated", "_runs", "_without_run")
+    A mirror that was killed or reset copies records again, behind their first copies. Until it has come as far as
+    before, the target has the only copies of some records before the new ones. The translation from before then stays
+    in effect, so that no group is moved past these records: the source may be lost before they are copied again.
+    """
+
+    __slots__ = ("_before", "_history", "_newest", "_repeated", "_runs", "_without_run")
 
     def __init__(self, first: RunSync) -> None:
         self._begin(first)
 
     def _begin(self, first: RunSync) -> None:
         self._newest = first.pair
+        self._before: PartitionTranslation | None = None
+        """Translation by the syncs before the source offset went back. None: all its records were copied again."""
         self._history = SyncHistory(first.pair)
         self._runs: deque[RunSync] = deque(maxlen=_RUNS_KEPT)
         self._without_run: deque[SyncPair] = deque(maxlen=_RUNS_KEPT)
@@ -277,7 +285,8 @@ class PartitionTranslation:
 
         If the target offset went back, all other syncs are removed: the remote topic was emptied or recreated. It may
         have grown beyond the old offset since; then the first target offset of the run shows it. If the source offset
-        went back, only runs before it are kept: a mirror that was killed copies some records again.
+        went back, only runs before it are kept, and the earlier translation until the source offset has come as far
+        again: a mirror that was killed copies some records again.
 
         A sync that is known already is ignored. If the acknowledgement of a write is lost, the mirror repeats the whole
         write, and the log has its syncs twice. A new log may begin with the same offsets, too: its first other sync
@@ -296,10 +305,14 @@ class PartitionTranslation:
         self._repeated.clear()
         if sync.pair.upstream < self._newest.upstream:
             kept = [run.before(sync.first_upstream) for run in self._runs if run.first_upstream < sync.first_upstream]
+            before = self._before or copy.copy(self)
             self._begin(sync)
             self._runs = deque([*kept, *self._runs], maxlen=_RUNS_KEPT)
+            self._before = before
             return
         self._newest = sync.pair
+        if self._before is not None and sync.pair.upstream >= self._before._newest.upstream:
+            self._before = None
         self._history.add(sync.pair)
         self._keep_run(sync)
 
@@ -341,8 +354,24 @@ class PartitionTranslation:
                 return True
         return False
 
-    def translate(self, upstream: int) -> Translation | None:
-        """Translate a group's source offset. None: it is older than all syncs."""
+    def translate(self, upstream: int, source_end: int | None = None) -> Translation | None:
+        """Translate a group's source offset. None: it is older than all syncs.
+
+        Args:
+            upstream: Committed offset of the group.
+            source_end: Log end of the source. None: unknown. If it is not after the newest record that was copied
+                before, the source topic was recreated, so its earlier records will not be copied again.
+        """
+        translation, before = self._by_newest_syncs(upstream), self._before
+        if before is None or (source_end is not None and source_end <= before._newest.upstream):
+            return translation
+        earlier = before.translate(upstream)
+        if earlier is None or (translation is not None and translation.downstream <= earlier.downstream):
+            return earlier and translation
+        copied_again = self._newest.downstream - before._newest.downstream
+        return earlier._replace(again_at_most=earlier.again_at_most + copied_again)
+
+    def _by_newest_syncs(self, upstream: int) -> Translation | None:
         for run in reversed(self._runs):
             if run.first_upstream <= upstream <= run.pair.upstream + 1:
                 return Translation(run.first_downstream + upstream - run.first_upstream, 0)

@@ -247,6 +247,28 @@ def test_group_after_control_batches_gets_checkpoint() -> None:
         assert run.topics.checkpoints() == expected
 
 
+@pytest.mark.parametrize(
+    ("source_end", "expected"), [(1000, ("g", 510, 410)), (600, ("g", 510, 910))], ids=["reset", "recreated source"]
+)
+def test_group_goes_on_in_first_copies_unless_they_never_come_again(
+    source_end: int, expected: tuple[str, int, int]
+) -> None:
+    # given
+    run = Run()
+    run.topics.bounds[ORDERS] = LogBounds(0, source_end)
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    run.topics.sync(109, 909, first=100)
+    run.commit(510)
+    # when
+    run.begin()
+    run.turn()
+    # then
+    assert run.topics.checkpoints() == [("g", 500, 400), expected]
+    assert run.target.offsets["g"][REMOTE].offset == expected[2]
+
+
 def test_restart_rewrites_no_checkpoint() -> None:
     """K894-42: what was written before is read from the topic."""
     run = Run()

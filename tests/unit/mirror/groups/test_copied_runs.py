@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,19 +97,68 @@ def test_offset_gap_ends_run() -> None:
 def test_killed_mirror_keeps_runs_before_its_restart() -> None:
     """K894-41: it copies some records again, behind what is there."""
     translation = PartitionTranslation(sync(999, 999, first=0))
-    translation.add(sync(949, 1049, first=900))
+    translation.add(sync(999, 1099, first=900))
     assert translation.translate(500) == Translation(500, 0)
     assert translation.translate(899) == Translation(899, 0)
     assert translation.translate(900) == Translation(1000, 0)
-    assert translation.translate(980) == Translation(1050, 30)
+    assert translation.translate(980) == Translation(1080, 0)
+
+
+@pytest.mark.parametrize("upstream", [900, 920, 950, 980, 1000])
+def test_group_is_not_moved_before_all_records_are_copied_again(upstream: int) -> None:
+    """The only copies of 950 to 999 are before the new ones, and the source may be lost before they come again."""
+    # given
+    translation = PartitionTranslation(sync(999, 999, first=0))
+    # when
+    translation.add(sync(949, 1049, first=900))
+    # then
+    assert translation.translate(upstream, source_end=1000) == Translation(upstream, 50)
+    assert translation.translate(500) == Translation(500, 0)
+    # when
+    translation.add(sync(998, 1098, first=900))
+    # then
+    assert translation.translate(upstream) == Translation(upstream, 99)
+    # when
+    translation.add(sync(999, 1099, first=900))
+    # then
+    assert translation.translate(upstream) == Translation(upstream + 100, 0)
+
+
+@pytest.mark.parametrize("first", [0, -1], ids=["run", "single records"])
+def test_mirror_killed_while_it_copies_again_keeps_the_first_copies(first: int) -> None:
+    # given
+    translation = PartitionTranslation(sync(0, 0, first=first))
+    translation.add(sync(99, 99, first=first))
+    translation.add(sync(49, 149, first=first))
+    # when
+    translation.add(sync(20, 160, first=10 if first == 0 else -1))
+    # then
+    assert translation.translate(100) == Translation(100, 61)
+    # when
+    translation.add(sync(99, 239, first=10 if first == 0 else -1))
+    # then
+    assert translation.translate(100) == Translation(240, 0)
+
+
+def test_group_before_the_first_copies_is_not_translated_before_they_are_copied_again() -> None:
+    # given
+    translation = PartitionTranslation(sync(999, 499, first=500))
+    # when
+    translation.add(sync(99, 599, first=0))
+    # then
+    assert translation.translate(50) is None
+    # when
+    translation.add(sync(999, 1499, first=0))
+    # then
+    assert translation.translate(50) == Translation(550, 0)
 
 
 def test_recreated_source_topic_drops_older_runs() -> None:
-    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
+    """K894-41: the source ends before the records that were copied first, so these never come again."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(9, 1009, first=0))
-    assert translation.translate(5) == Translation(1005, 0)
-    assert translation.translate(500) == Translation(1010, 490)
+    assert translation.translate(5, source_end=999) == Translation(1005, 0)
+    assert translation.translate(500, source_end=10) == Translation(1010, 490)
 
 
 class Step(NamedTuple):
@@ -121,7 +171,7 @@ class Step(NamedTuple):
 
 
 steps = st.builds(
-    Step, st.integers(1, 20), st.integers(0, 3), st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 7]), st.booleans()
+    Step, st.integers(1, 20), st.integers(0, 3), st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 7, 40]), st.booleans()
 )
 
 
@@ -129,13 +179,18 @@ steps = st.builds(
 def test_translation_never_skips_records(batches: list[Step], with_runs: bool) -> None:
     """K894-41: whatever is missing in the topic of syncs, a translation is never beyond the true position."""
     upstream = downstream = 0
+    synced = -1
     where: dict[int, int] = {}
+    """Newest copy of each record."""
     tracker, translation = RunTracker(), None
     killed = False
     for step in batches:
         if step.again:
             upstream, tracker, killed = max(0, upstream - step.again), RunTracker(), True
-            where = {at: there for at, there in where.items() if at < upstream}  # the others will come again
+            # No sync shows copies after the newest one. They come again within a moment.
+            where = {at: there for at, there in where.items() if at < upstream or at <= synced}
+        for removed in range(upstream, upstream + step.source_gap):
+            where.pop(removed, None)  # compacted before it was copied again
         upstream, downstream = upstream + step.source_gap, downstream + step.target_gap
         where |= {upstream + at: downstream + at for at in range(step.records)}
         tracker.extend(SyncPair(upstream, downstream), step.records)
@@ -143,6 +198,7 @@ def test_translation_never_skips_records(batches: list[Step], with_runs: bool) -
         if step.is_written:
             runs = tracker.sync(SyncPair(upstream - 1, downstream - 1))
             runs = runs if with_runs else runs._replace(first_upstream=-1)
+            synced = max(synced, upstream - 1)
             if translation is None:
                 translation = PartitionTranslation(runs)
             else:

@@ -43,7 +43,7 @@ class Knowledge(SyncStore):
     def knows(self, topic: str, partition: int) -> bool:
         return topic in self.topics and partition == 0
 
-    def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
+    def translate(self, topic: str, partition: int, upstream: int, source_end: int | None = None) -> Translation | None:
         return Translation(upstream - 10, 3) if self.knows(topic, partition) and upstream >= 10 else None
 
 

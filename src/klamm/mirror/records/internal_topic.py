@@ -75,7 +75,7 @@ class ControlConnection:
     def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
         """Return the offset of the first record of partition 0 that is not older than a time. -1: all are older.
 
-        None: there is no such topic, its leader does not respond, or it cannot search for timestamps.
+        None: there is no such topic, or its leader does not respond.
 
         Raises:
             ConnectionLostError: No broker answers.

@@ -366,8 +366,10 @@ class PartitionTranslation:
         if before is None or (source_end is not None and source_end <= before._newest.upstream):
             return translation
         earlier = before.translate(upstream)
-        if earlier is None or (translation is not None and translation.downstream <= earlier.downstream):
-            return earlier and translation
+        if earlier is None:
+            return None
+        if translation is not None and translation.downstream <= earlier.downstream:
+            return translation
         copied_again = self._newest.downstream - before._newest.downstream
         return earlier._replace(again_at_most=earlier.again_at_most + copied_again)
 

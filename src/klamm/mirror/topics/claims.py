@@ -267,7 +267,7 @@ class Claimant:
         """
         end = self._reader.end_offsets([(HEARTBEATS_TOPIC, 0)]).get((HEARTBEATS_TOPIC, 0))
         # Without an end the topic has no leader, or does not exist: the read then raises the error.
-        start = self._start(end or 0) if self._at is None else self._at
+        start = self._at or (0 if end is None else self._start(end))
         try:
             records, self._at = self._reader.read(HEARTBEATS_TOPIC, start)
         except TopicGoneError:
@@ -285,12 +285,14 @@ class Claimant:
         """Return the offset at which the first read starts, before every claim that may be valid.
 
         All pairs of clusters write heartbeats to the topic, so any number of records may follow a claim. Its timestamp
-        is of another host, so the search starts two validities back, in case the clocks differ. A target that cannot
-        search for timestamps is read from the beginning.
+        is of another host, so the search starts two validities back, in case the clocks differ.
+
+        Raises:
+            ConnectionLostError: The leader does not respond.
         """
         since = self._reader.offset_at(HEARTBEATS_TOPIC, int((self._now() - 2 * self._valid_s) * 1000))
         if since is None:
-            return 0
+            raise ConnectionLostError(f"the leader of {HEARTBEATS_TOPIC} does not respond")
         return max(0, min(end if since < 0 else since, end - _TAIL))
 
     def _take(self, claim: Claim, offset: int) -> None:

@@ -163,10 +163,9 @@ def test_first_process_holds_flow_and_second_stands_by(topic: Topic, clock: Cloc
     assert len(topic.records) == 20, "a process that stands by writes no heartbeat"
 
 
-@pytest.mark.parametrize("finds_timestamps", [True, False])
 @pytest.mark.parametrize("behind_s", [0.0, -3.0, 3.0])
 def test_valid_claim_before_many_heartbeats_of_other_pairs_is_found(
-    topic: Topic, clock: Clock, behind_s: float, *, finds_timestamps: bool
+    topic: Topic, clock: Clock, behind_s: float
 ) -> None:
     # given
     first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
@@ -175,12 +174,27 @@ def test_valid_claim_before_many_heartbeats_of_other_pairs_is_found(
     timestamp = int(clock.now * 1000)
     topic.records[0] = topic.records[0]._replace(timestamp=timestamp - int((5 + behind_s) * 1000))
     topic.records += [Record(key=b"k", value=b"v", timestamp=timestamp)] * 1100
-    topic.finds_timestamps = finds_timestamps
     # when
     second.beat()
     # then
     assert not second.claim.is_held
     assert second.claim.holder == "here, process 1"
+
+
+def test_flow_is_not_claimed_while_the_start_of_valid_claims_is_unknown(topic: Topic, clock: Clock) -> None:
+    # given
+    topic.records += [Record(key=b"k", value=b"v", timestamp=0)] * 3
+    process = Process(topic, clock, "here")
+    topic.finds_timestamps = False
+    # when
+    process.beat()
+    # then
+    assert not process.claim.is_held
+    assert not topic.reads
+    # and
+    topic.finds_timestamps = True
+    process.beat()
+    assert process.claim.is_held
 
 
 def test_long_log_without_valid_claim_is_read_from_near_its_end(topic: Topic, clock: Clock) -> None:

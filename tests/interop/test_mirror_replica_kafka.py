@@ -36,6 +36,7 @@ from klamm.kraft.observer import MetadataObserver
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.replica import placement
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.fenced_brokers import fenced_brokers
@@ -45,6 +46,8 @@ from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
+from klamm.mirror.status.tail_reader import newest_timestamps
+from klamm.mirror.status.verify import verify_flow
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches
@@ -143,11 +146,12 @@ class Flow:
         """Settings of a file with this flow."""
         servers = self.cluster.bootstrap_servers
         file = {
-            "clusters": "A, B",
-            "A.bootstrap.servers": servers,
+            "clusters": f"{self.alias}, B",
+            f"{self.alias}.bootstrap.servers": servers,
             "B.bootstrap.servers": servers,
             "B.bootstrap.controllers": self.cluster.bootstrap_controllers,
-            "A->B.enabled": "true",
+            f"{self.alias}->B.enabled": "true",
+            "topics": ", ".join(self.topics),
             "klamm.offsets": "preserve",
             "klamm.offsets.by": "replica",
             "klamm.replica.experimental": "true",
@@ -294,6 +298,31 @@ def test_replicas_hold_the_bytes_of_each_codec_and_of_transactions(cluster: Kafk
         copier.wait_for_replicas()
 
     flow.assert_equal()
+
+
+def test_replicas_are_verified_and_sampled_before_the_promotion(cluster: KafkaCluster) -> None:
+    """klamm leads the partition and has no records: klamm's own readers read a replica, too."""
+    # given
+    flow = Flow(cluster)
+    flow.remote = [flow.properties.remote_topic(flow.topic)]
+    flow.produce(3, 20)
+    remote = TopicPartition(flow.remote[0], 0)
+    with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
+        copier.wait_for_replicas()
+        wait_until(
+            lambda: mirrored_offsets(flow.properties) == {(flow.topic, 0): 22}, timeout_s=30, what="the source offset"
+        )
+        # when
+        (verdict,) = verify_flow(flow.properties)
+        batches = admin.fetch_batches({remote: 0}, max_bytes=1 << 20, partition_max_bytes=1 << 20).result(30)
+        with Cluster.connected(flow.settings.target, flow.remote) as target:
+            newest = newest_timestamps(target, {(remote.topic, 0): 23}, budget_s=30.0)
+    # then
+    assert (verdict.problem, verdict.mirrored, verdict.lag) == ("", 23, 0)
+    assert verdict.findings is not None
+    assert (verdict.findings.same, verdict.findings.missing, verdict.findings.surplus) == (23, 0, 0)
+    assert [batch.record_count for batch in iter_batches(batches[remote])] == [3, 20]
+    assert newest == ({remote.topic: TIME}, True)
 
 
 def end_segments(flow: Flow) -> None:

@@ -15,6 +15,7 @@ from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.frames import body_position, read_request_header, response_header
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.support.wire import read_frames
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Message
 
 NODE_ID: Final = 7
+REPLICA_ID: Final = 8
+"""Node id of the second broker of ``redirect_fetches``."""
 CLOSE: Final = object()
 """An answer that closes the connection instead."""
 SILENCE: Final = object()
@@ -257,6 +260,25 @@ def form_cluster(brokers: Mapping[int, StubBroker]) -> None:
     )
     for broker in brokers.values():
         broker.answer(3, lambda _: answer)
+
+
+def redirect_fetches(leader: StubBroker, replica: StubBroker, *, topic: str = "stub") -> None:
+    """Let the leader of a partition name a preferred read replica instead of sending records (KIP-392)."""
+    metadata = leader.handler(3)
+
+    def with_replica(request: Request) -> Answer:
+        answer = metadata(request)
+        assert isinstance(answer, MetadataResponse)
+        answer.brokers.append(
+            MetadataResponse.MetadataResponseBroker(node_id=REPLICA_ID, host="127.0.0.1", port=replica.port)
+        )
+        return answer
+
+    for broker in (leader, replica):
+        broker.answer(3, with_replica)
+    partition = FetchResponse.PartitionData(high_watermark=9, preferred_read_replica=REPLICA_ID)
+    redirection = FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic=topic, partitions=[partition])])
+    leader.answer(FetchResponse.API_KEY, lambda _: redirection)
 
 
 def take_turns(monkeypatch: pytest.MonkeyPatch, *node_ids: int) -> None:

@@ -22,6 +22,7 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from klamm.kafka_client.data.fetch import FetchedPartition
     from klamm.kafka_client.pool.calls import Deadline, Outcome
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
@@ -80,8 +81,9 @@ class LeaderCalls(AdminCalls):
 
         Args:
             offsets: First wanted offset of each partition. The first batch may begin earlier.
-            max_bytes: Limit for the response of each leader in bytes. Partitions that exceed it get no batches. The
-                first batch of a response is returned whole, however large it is.
+            max_bytes: Limit for the response of each leader in bytes, and for those of the preferred read replicas
+                that it names (KIP-392) together. Partitions that exceed it get no batches. The first batch of a
+                response is returned whole, however large it is.
             partition_max_bytes: Limit per partition in bytes.
             leaders: As in ``list_offsets``.
             timeout_ms: Limit for this call in milliseconds. None means the client's own.
@@ -149,9 +151,9 @@ async def _batches(
     leaders: Mapping[TopicPartition, int],
     result: PerKeyResult[TopicPartition, memoryview],
 ) -> None:
-    async def ask(
-        node_id: int | None, partitions: list[TopicPartition], attempt: Deadline
-    ) -> Mapping[TopicPartition, memoryview | KafkaApiError]:
+    async def fetch(
+        node_id: int | None, partitions: list[TopicPartition], attempt: Deadline, limits: FetchLimits
+    ) -> list[FetchedPartition]:
         wanted = [
             WantedRecords(name, UUID(int=0), index, offsets[TopicPartition(name, index)]) for name, index in partitions
         ]
@@ -165,9 +167,24 @@ async def _batches(
         )
         if throttled_s(response):  # the connection itself waits for this time before its next request
             raise NotReadyError("a quota does not allow the fetch now")
-        return {
+        return list(fetched_partitions(response, {}, with_topic_ids=False, read_committed=False))
+
+    async def ask(
+        node_id: int | None, partitions: list[TopicPartition], attempt: Deadline
+    ) -> Mapping[TopicPartition, memoryview | KafkaApiError]:
+        fetched = await fetch(node_id, partitions, attempt, limits)
+        by_replica: dict[int, list[TopicPartition]] = {}
+        for entry in fetched:
+            if entry.preferred_read_replica >= 0:
+                by_replica.setdefault(entry.preferred_read_replica, []).append(
+                    TopicPartition(entry.topic, entry.partition)
+                )
+        for replica, some in by_replica.items():
+            shared = limits._replace(max_bytes=limits.max_bytes // len(by_replica))
+            fetched += await fetch(replica, some, attempt, shared)
+        return {  # the result of a replica replaces that of the leader
             TopicPartition(entry.topic, entry.partition): result_of(entry.error_code, entry.topic, entry.records)
-            for entry in fetched_partitions(response, {}, with_topic_ids=False, read_committed=False)
+            for entry in fetched
         }
 
     await _topics.ask_leaders("Fetch", pool, deadline, ask, leaders=leaders, result=result)

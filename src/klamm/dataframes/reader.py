@@ -322,6 +322,12 @@ class _Fetch:
         self._options = options
         self._wanted = wanted
         self.offset = wanted.start
+        self._replica: int | None = None
+        """Node id of the preferred read replica that the leader named (KIP-392). None: fetch from the leader.
+
+        It counts until it fails or brings no records. The leader then names the replica that has them, as it would
+        when the metadata age of a consumer has passed.
+        """
         self._in_flight: tuple[Connection, list[_Answer]] | None = None
         self._moved_at = time.monotonic()
         self._throttled_s = 0.0
@@ -351,7 +357,7 @@ class _Fetch:
             state = self._cluster.topics.get(topic)
             exists = state is not None and partition in state.partitions
             raise ConnectionLostError("it has no leader" if exists else "it does not exist any more")
-        connection = self._cluster.connection(leader)
+        connection = self._cluster.connection(leader if self._replica is None else self._replica)
         topic_id = self._cluster.topic_id(topic)
         at_most = LAST_VERSION if topic_id != ZERO_UUID else TOPIC_IDS_FROM - 1
         version = connection.version_of(FetchRequest, at_least=4, at_most=at_most)
@@ -413,6 +419,9 @@ class _Fetch:
         if fetched is None or fetched.error_code != ErrorCode.NONE:
             self._rejected(fetched)
             return []
+        if fetched.preferred_read_replica >= 0:
+            self._redirected(fetched.preferred_read_replica)
+            return []
         batches: list[RecordBatch | None] = []
         for batch, treatment, next_offset in walk(fetched.records, self.offset, fetched.aborted):
             # The offset of a compressed message set of magic 0 or 1 is that of its last message.
@@ -421,13 +430,21 @@ class _Fetch:
             self.offset = next_offset
             if self.offset >= self._wanted.end:
                 break
-        if not batches and not self._is_cut_off():
-            self._check_patience("it brings no records", fetched.end_offset)
+        if not batches:
+            self._replica = None
+            if not self._is_cut_off():
+                self._check_patience("it brings no records", fetched.end_offset)
         return batches
+
+    def _redirected(self, replica: int) -> None:
+        if self._replica is None:
+            self._replica = replica
+        else:
+            self._wait(f"node {self._replica} is a preferred read replica and names another one")
 
     def _rejected(self, fetched: FetchedPartition | None) -> None:
         code = fetched.error_code if fetched is not None else ErrorCode.UNKNOWN_SERVER_ERROR
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is None:  # a replica may lag
             self._out_of_range()
             return
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -468,6 +485,7 @@ class _Fetch:
     def _wait(self, reason: str) -> None:
         self._check_patience(reason, None)
         time.sleep(_RETRY_S)
+        self._replica = None
         self._cluster.topics.pop(self._wanted.topic, None)
 
     def _wait_for_quota(self, wait_s: float) -> None:

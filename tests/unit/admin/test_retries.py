@@ -69,7 +69,7 @@ from klamm.protocol.messages.offset_delete import OffsetDeleteResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchResponse
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 from klamm.security.acls import ANY_ACL, AclOperation, AclPermission, AclResourceType, PatternType
-from tests.support.stub_broker import NODE_ID, StubBroker
+from tests.support.stub_broker import NODE_ID, StubBroker, redirect_fetches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -452,3 +452,19 @@ def test_fetch_that_a_quota_does_not_allow_is_repeated(broker: StubBroker, admin
     batches = admin.fetch_batches({PARTITION: 0}, max_bytes=100, partition_max_bytes=100).result(30)
     # then
     assert bytes(batches[PARTITION]) == b"batch"
+
+
+def test_batches_are_fetched_from_the_preferred_read_replica_until_it_fails() -> None:
+    """KIP-392. The leader has no records, like a klamm that leads the partitions of a mirror."""
+    # given
+    responses = [_records(ErrorCode.NOT_LEADER_OR_FOLLOWER), _records(0)]
+    versions = {FetchResponse.API_KEY: (4, 12)}
+    with StubBroker(versions=versions) as leader, StubBroker(versions=versions) as replica:
+        redirect_fetches(leader, replica)
+        replica.answer(FetchResponse.API_KEY, lambda _: responses.pop(0))
+        with AdminClient(leader.bootstrap_servers, timeout_ms=30_000, retry_backoff_ms=1) as client:
+            # when
+            batches = client.fetch_batches({PARTITION: 0}, max_bytes=100, partition_max_bytes=100).result(30)
+        # then
+        assert bytes(batches[PARTITION]) == b"batch"
+        assert len(leader.requests(FetchResponse.API_KEY)) == 2

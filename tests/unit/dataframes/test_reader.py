@@ -26,7 +26,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.metadata import MetadataResponse
 from klamm.protocol.records import Codec, Record, compress, encode_batch
-from tests.support.stub_broker import CLOSE, StubBroker
+from tests.support.stub_broker import CLOSE, REPLICA_ID, StubBroker, redirect_fetches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,6 +313,46 @@ def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicRea
         reader.close()
     # then
     assert offsets == [0, 1]
+
+
+def fetched(**partition: Any) -> FetchResponse:
+    entry = FetchResponse.PartitionData(partition_index=0, high_watermark=2, **partition)
+    return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[entry])])
+
+
+@pytest.mark.parametrize(
+    ("failure", "waits"),
+    [
+        (fetched(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE)), 1),
+        (fetched(error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)), 1),
+        (fetched(preferred_read_replica=REPLICA_ID), 1),
+        (fetched(), 0),
+        (CLOSE, 1),
+    ],
+    ids=["lagging", "moved", "redirecting", "empty", "disconnected"],
+)
+def test_range_is_read_from_the_preferred_read_replica_until_it_fails(
+    readers: list[TopicReader], monkeypatch: pytest.MonkeyPatch, failure: Any, waits: int
+) -> None:
+    """KIP-392. The leader has no records, like a klamm that leads the partitions of a mirror."""
+    first, *others = [fetched(records=bytes(encode_batch([Record(None, b"v", (), 5, at)]))) for at in range(3)]
+    answers = deque([first, failure, *others])
+    with (
+        StubBroker(topic="t", versions={1: (4, 11)}) as leader,
+        StubBroker(topic="t", versions={1: (4, 11)}) as replica,
+    ):
+        redirect_fetches(leader, replica, topic="t")
+        replica.answer(1, lambda _: answers.popleft())
+        reader = open_reader(readers, leader.bootstrap_servers)
+        slept: list[float] = []
+        monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
+        # when
+        offsets = offsets_of(reader, 0, 3)
+        reader.close()
+        # then
+        assert offsets == [0, 1, 2]
+        assert len(leader.requests(1)) == 2, "at the beginning, and after the failure"
+        assert len(slept) == waits
 
 
 def test_throttle_time_of_a_quota_is_waited_for_and_does_not_count(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -97,7 +98,8 @@ def _write_to(
 
 
 def fetch_once(
-    connection: Connection,
+    cluster: Cluster,
+    leader: int,
     wanted: Sequence[WantedRecords],
     limits: FetchLimits,
     *,
@@ -106,19 +108,47 @@ def fetch_once(
 ) -> Iterator[FetchedPartition]:
     """Fetch from the leader of partitions, outside of any fetch session, and wait for its response.
 
-    A fetch that a quota does not allow is repeated after the throttle time, for up to 30 seconds.
+    Partitions for which the leader names a preferred read replica (KIP-392) are then fetched from that replica. Each
+    call begins at the leader, so an error of a replica does not last. A fetch that a quota does not allow is repeated
+    after the throttle time, for up to 30 seconds.
 
     Args:
-        connection: Connection to the leader.
+        cluster: Cluster with the metadata of the topics.
+        leader: Node id of the leader.
         wanted: Partitions to fetch.
-        limits: Limits of the response.
+        limits: Limits of each response.
         read_committed: Whether to read only up to the last stable offset.
         timeout_s: Limit for each response in seconds. The throttle time is not part of it.
 
+    Yields:
+        The results per partition. Their records are valid until the next one is requested.
+
     Raises:
-        ConnectionLostError: The node does not respond, it rejects the whole fetch, or a quota does not allow it in
-            time.
+        ConnectionLostError: A node does not respond, it rejects the whole fetch, or a quota does not allow it in time.
     """
+    by_partition = {(one.topic, one.partition): one for one in wanted}
+    by_replica: dict[int, list[WantedRecords]] = {}
+    fetch = functools.partial(_fetch, limits=limits, read_committed=read_committed, timeout_s=timeout_s)
+    for fetched in fetch(cluster.connection(leader), wanted):
+        if fetched.preferred_read_replica < 0:
+            yield fetched
+        else:
+            by_replica.setdefault(fetched.preferred_read_replica, []).append(
+                by_partition[fetched.topic, fetched.partition]
+            )
+    for replica, some in by_replica.items():
+        yield from fetch(cluster.connection(replica), some)
+
+
+def _fetch(
+    connection: Connection,
+    wanted: Sequence[WantedRecords],
+    *,
+    limits: FetchLimits,
+    read_committed: bool,
+    timeout_s: float,
+) -> Iterator[FetchedPartition]:
+    """Fetch from one node."""
     version = connection.version_of(FetchRequest, at_most=LAST_VERSION)
     request = fetch_request(wanted, limits, read_committed=read_committed)
     left_s = _MAX_THROTTLED_S
@@ -164,7 +194,7 @@ def read_records(
         raise ConnectionLostError(f"Partition {partition} of {topic} has no leader at present")
     wanted = WantedRecords(topic, cluster.topic_id(topic), partition, fetch_offset)
     limits = FetchLimits(_FETCH_BYTES, _PARTITION_FETCH_BYTES, min_bytes=1, max_wait_ms=max_wait_ms)
-    answers = fetch_once(cluster.connection(leader), [wanted], limits, read_committed=True, timeout_s=timeout_s)
+    answers = fetch_once(cluster, leader, [wanted], limits, read_committed=True, timeout_s=timeout_s)
     answer = next(answers, None)
     if answer is None:
         raise ConnectionLostError(f"Fetch response has no entry for partition {partition} of {topic}")

@@ -95,9 +95,8 @@ class TailReader:
             WantedRecords(topic, self._cluster.topic_id(topic), number, self._left[topic, number].start)
             for topic, number in partitions
         ]
-        connection = self._cluster.connection(leader)
         answers = fetch_once(
-            connection, wanted, self._limits, read_committed=self._read_committed, timeout_s=_TIMEOUT_S
+            self._cluster, leader, wanted, self._limits, read_committed=self._read_committed, timeout_s=_TIMEOUT_S
         )
         fetched: Batches = {}
         missing = dict.fromkeys(partitions)

@@ -132,7 +132,7 @@ def newest_timestamps(
         out.
 
     Raises:
-        ConnectionLostError: A partition's leader is unavailable.
+        ConnectionLostError: A partition's leader, or the replica that it names, is unavailable.
     """
     deadline = time.monotonic() + budget_s
     first = cluster.list_offsets(list(ends), clusters.EARLIEST)
@@ -174,10 +174,9 @@ def _requests(
             yield leader, some[at : at + _TOGETHER]
 
 
-def _fetch(cluster: Cluster, leader: int, starts: Mapping[PartitionTuple, int]) -> list[FetchedPartition]:
+def _fetch(cluster: Cluster, leader: int, starts: Mapping[PartitionTuple, int]) -> Iterator[FetchedPartition]:
     wanted = [WantedRecords(topic, cluster.topic_id(topic), partition, at) for (topic, partition), at in starts.items()]
-    connection = cluster.connection(leader)
-    return list(fetch_once(connection, wanted, _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S))
+    return fetch_once(cluster, leader, wanted, _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S)
 
 
 def _newest(answer: FetchedPartition) -> int | None:

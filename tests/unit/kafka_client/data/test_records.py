@@ -1,4 +1,4 @@
-"""Fetches that a quota does not allow at once, or that a broker rejects as a whole."""
+"""Fetches that a quota does not allow at once, that a broker rejects as a whole, or that it sends to a replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.records import Record, encode_batch
-from tests.support.stub_broker import StubBroker
+from tests.support.stub_broker import StubBroker, redirect_fetches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,3 +94,12 @@ def test_top_level_error_of_fetch_is_reported_by_name(broker: StubBroker, cluste
     script(broker, FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
     with pytest.raises(ConnectionLostError, match="Fetch: UNKNOWN_SERVER_ERROR"):
         read(cluster)
+
+
+def test_records_are_read_from_the_preferred_read_replica(broker: StubBroker, cluster: Cluster) -> None:
+    """KIP-392."""
+    with StubBroker(versions={FetchRequest.API_KEY: (4, 11)}) as replica:
+        redirect_fetches(broker, replica)
+        script(replica, FULL)
+        cluster.refresh(["stub"])
+        assert read(cluster) == ([b"v"], 1)

@@ -16,7 +16,7 @@ from klamm.mirror.replay import tails
 from klamm.mirror.replay.tails import CheckedPartition, TailCheck, TailReader, differing_offset, foreign_offset, tail_of
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.records import Codec, ControlType, Record, encode_batch, encode_marker, patch_header
-from tests.support.stub_broker import StubBroker
+from tests.support.stub_broker import NODE_ID, StubBroker
 
 if TYPE_CHECKING:
     from klamm.kafka_client.data.batches import FetchedBatch
@@ -105,6 +105,13 @@ def test_tail_is_read_after_a_throttled_response() -> None:
     throttled = FetchResponse(throttle_time_ms=1)
     first, second = (batch(at, *[b"v"] * 5) for at in (0, 5))
     assert read_tails(throttled, found(first), throttled, found(second)) == ({0: 5, 5: 10}, {})
+
+
+def test_tail_is_read_from_the_preferred_read_replica() -> None:
+    """The source of a flow may be the target of another one, whose klamm leads its partitions."""
+    redirected = found(b"")
+    redirected.responses[0].partitions[0].preferred_read_replica = NODE_ID
+    assert read_tails(redirected, found(batch(0, *[b"v"] * 10))) == ({0: 10}, {})
 
 
 def test_response_without_an_entry_for_a_partition_is_not_its_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, field, replace
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -314,17 +315,24 @@ def _alter_acls(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
 
 
 def _alter_credentials(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
-    alterations, keys = [], {}
+    """Set credentials, then delete others, in rounds: Kafka rejects two credentials of one user in a request.
+
+    After an error, the other changes of the user are left out.
+    """
+    keys = {diff.key.name: diff.key for diff in diffs}
+    alterations = []
     for diff in diffs:
+        changes = sorted(diff.changes, key=lambda change: change.mark is Mark.REMOVE)
         try:
-            alterations += [_credential(diff, change) for change in diff.changes]
+            alterations.append([_credential(diff, change) for change in changes])
         except SettingsError as error:
             run.errors[diff.key] = error
-            continue
-        keys[diff.key.name] = diff.key
-    alterations = [alteration for alteration in alterations if alteration.user in keys]
-    if alterations and not run.validate_only:  # Kafka cannot validate a credential
-        run.collect(run.admin.alter_user_scram_credentials(alterations), keys)
+    if run.validate_only:
+        return  # Kafka cannot validate a credential
+    for users in zip_longest(*alterations):
+        due = [alteration for alteration in users if alteration and keys[alteration.user] not in run.errors]
+        if due:
+            run.collect(run.admin.alter_user_scram_credentials(due), keys)
 
 
 def _credential(diff: ResourceDiff, change: KeyChange) -> UserScramCredentialUpsertion | UserScramCredentialDeletion:

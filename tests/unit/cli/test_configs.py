@@ -471,6 +471,17 @@ def configs(address: str, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(address, capsys)
 
 
+def test_both_credentials_of_a_user_are_set_by_one_command(configs: Command) -> None:
+    # given
+    user = ("--user", "both")
+    passwords = f"SCRAM-SHA-256=[password={SECRET}],SCRAM-SHA-512=[password={SECRET}]"
+    # when
+    status = configs("--alter", *user, "--add-config", passwords)[0]
+    (document,) = json.loads(configs("--describe", *user, "-o", "json")[1])
+    # then
+    assert (status, sorted(document["credentials"])) == (0, ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+
+
 def test_user_document_has_quotas_credentials_and_configs(configs: Command) -> None:
     # given
     user = ("--user", "una")
@@ -533,6 +544,10 @@ def test_validate_only_sends_request_and_changes_nothing(configs: Command) -> No
         (("--user", "u", "--add-config", "retention.ms=1"), "Unexpected config names: retention.ms"),
         (("--user", "u", "--add-config", f"SCRAM-SHA-1=[password={SECRET}]"), "Unexpected config names: SCRAM-SHA-1"),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256={SECRET}"), "Invalid credential property SCRAM-SHA-256: exp"),
+        (
+            ("--user", "u", "--add-config", f"SCRAM-SHA-256=[password={SECRET}]", "--delete-config", "SCRAM-SHA-256"),
+            "cannot set and delete the same credential",
+        ),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=,password={SECRET}]"), "Invalid credential"),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=9,password={SECRET}]"), "less than the minimum"),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=99999,password={SECRET}]"), "iterations"),

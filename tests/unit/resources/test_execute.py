@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.admin import TopicPartition
+from klamm.admin import TopicPartition, UserScramCredentialDeletion
 from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy.answers import REPLICATION_FACTOR, PolicyOverride
 from klamm.protocol.errors import PolicyViolationError, UnknownTopicOrPartitionError
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.execute import carry_out
-from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceKey
+from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceKey, Secret
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import AdminClient, AlterConfigOp, AlterConfigsOptions, ConfigResource
+    from klamm.admin import (
+        AdminClient,
+        AlterConfigOp,
+        AlterConfigsOptions,
+        ConfigResource,
+        UserScramCredentialUpsertion,
+    )
 
 FOR_ALL = CurrentValue(value="-1", origin="all brokers", is_own=True)
 INHERITED = CurrentValue(value="-1", origin="all brokers", is_own=False)
@@ -200,3 +206,76 @@ def test_broker_config_stays_if_the_value_inherited_from_it_cannot_be_set(
         set() if is_known_before else {TOPIC},
         frozenset({DEFAULT}),
     )
+
+
+class CredentialAdmin:
+    """Cluster that rejects some users and keeps the credentials of all requests, as text."""
+
+    def __init__(self, rejects: Collection[str] = ()) -> None:
+        self._rejects = rejects
+        self.requests: list[list[str]] = []
+
+    def alter_user_scram_credentials(
+        self, alterations: Collection[UserScramCredentialUpsertion | UserScramCredentialDeletion]
+    ) -> PerKeyResult[str, None]:
+        self.requests.append(
+            [
+                f"- {each.user} {each.mechanism.mechanism_name}"
+                if isinstance(each, UserScramCredentialDeletion)
+                else f"+ {each.user} {each.credential_info.mechanism.mechanism_name}"
+                for each in alterations
+            ]
+        )
+        results: PerKeyResult[str, None] = PerKeyResult(each.user for each in alterations)
+        for user, outcome in results.values().items():
+            if user in self._rejects:
+                outcome.set_exception(PolicyViolationError("no"))
+            else:
+                outcome.set_result(None)
+        return results
+
+
+def credentials_sent(admin: CredentialAdmin, *declared: Declared) -> Mapping[ResourceKey, BaseException]:
+    """Send credentials to a cluster in which bob has SCRAM-SHA-256, and carol both mechanisms."""
+    there = CurrentValue(value="4096", origin="cluster", is_own=True)
+    bob, carol = ResourceKey(Kind.SCRAM, "bob"), ResourceKey(Kind.SCRAM, "carol")
+    existing = {
+        bob: Existing(values={"SCRAM-SHA-256": there}),
+        carol: Existing(values={"SCRAM-SHA-256": there, "SCRAM-SHA-512": there}),
+    }
+    diffs = plan_resources(declared, existing)
+    return carry_out(cast("AdminClient", admin), diffs, existing, validate_only=False).errors
+
+
+def user(name: str, *mechanisms: str, is_absent: bool = False, owns_all: bool = False) -> Declared:
+    return Declared(
+        kind=Kind.SCRAM,
+        name=name,
+        values=dict.fromkeys(mechanisms, "8192"),
+        secrets=dict.fromkeys(mechanisms, Secret(variable="SCRAM_TEST_PASSWORD")),
+        is_absent=is_absent,
+        owns_all=owns_all,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rejects", "second"), [((), ["+ dan SCRAM-SHA-512", "- bob SCRAM-SHA-256"]), (("bob",), ["+ dan SCRAM-SHA-512"])]
+)
+def test_credentials_of_a_user_are_sent_in_one_request_each_and_new_ones_first(
+    rejects: Collection[str], second: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setenv("SCRAM_TEST_PASSWORD", "secret")
+    admin = CredentialAdmin(rejects)
+    new, replaced = user("dan", "SCRAM-SHA-256", "SCRAM-SHA-512"), user("bob", "SCRAM-SHA-512", owns_all=True)
+    # when
+    errors = credentials_sent(admin, new, replaced)
+    # then
+    assert [set(request) for request in admin.requests] == [{"+ dan SCRAM-SHA-256", "+ bob SCRAM-SHA-512"}, set(second)]
+    assert {key.name for key in errors} == set(rejects)
+
+
+def test_both_credentials_of_an_absent_user_are_deleted() -> None:
+    admin = CredentialAdmin()
+    assert credentials_sent(admin, user("carol", is_absent=True)) == {}
+    assert admin.requests == [["- carol SCRAM-SHA-256"], ["- carol SCRAM-SHA-512"]]

@@ -33,19 +33,23 @@ def find(admin: AdminClient, user: str | None) -> dict[str, tuple[ScramCredentia
 
 
 def alter(admin: AdminClient, user: str, changes: Changes) -> None:
-    """Set and delete SCRAM credentials of one user."""
-    admin.alter_user_scram_credentials(read(user, changes)).all().result()
+    """Set SCRAM credentials of one user, then delete others. Kafka rejects two of one user in a request."""
+    for alteration in read(user, changes):
+        admin.alter_user_scram_credentials([alteration]).all().result()
 
 
 def read(user: str, changes: Changes) -> Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]:
     """Parse ``SCRAM-SHA-256=iterations=8192,password=...``.
 
     Raises:
-        RequestError: The value has another form, or too few iterations. The message does not contain the password.
+        RequestError: The value has another form, or too few iterations, or a credential is set and deleted. The message
+            does not contain the password.
     """
+    if both := changes.added.keys() & set(changes.deleted):
+        raise RequestError(f"{', '.join(sorted(both))}: one command cannot set and delete the same credential")
     return [
-        *(UserScramCredentialDeletion(user, ScramMechanism.from_name(name)) for name in changes.deleted),
         *(_upsertion(user, ScramMechanism.from_name(name), text) for name, text in changes.added.items()),
+        *(UserScramCredentialDeletion(user, ScramMechanism.from_name(name)) for name in dict.fromkeys(changes.deleted)),
     ]
 
 

@@ -70,7 +70,10 @@ class RolloutWorld:
         )
 
     def write(self, settings: Values) -> Values:
-        settings = {entity: {**values, **self.policy(values)} for entity, values in settings.items()}
+        settings = {
+            entity: values if entity in self.rejects else {**values, **self.policy(values)}
+            for entity, values in settings.items()
+        }
         self._call("write", lambda: self._write(settings))
         return settings
 
@@ -82,7 +85,7 @@ class RolloutWorld:
             self.touched.append(entity)
             self.configs[entity].update(values)
         if wrong := {entity: error for entity, error in rejects.items() if entity in settings}:
-            raise RejectedSettingsError(wrong)
+            raise RejectedSettingsError(wrong, settings)
 
     # -- the records
 

@@ -46,10 +46,12 @@ class RejectedSettingsError(Exception):
 
     Args:
         reasons: Error by entity.
+        stored: All settings, those of the written entities as they are stored.
     """
 
-    def __init__(self, reasons: Mapping[str, Exception]) -> None:
+    def __init__(self, reasons: Mapping[str, Exception], stored: Values) -> None:
         self.reasons = reasons
+        self.stored = stored
         super().__init__("; ".join(f"{entity}: {explain(error)}" for entity, error in reasons.items()))
 
 
@@ -215,7 +217,7 @@ def _stored(settings: Values, results: Mapping[str, Any]) -> Values:
         if override is not None:
             stored[entity] = {**settings[entity], **override.values}
     if reasons:
-        raise RejectedSettingsError(reasons)
+        raise RejectedSettingsError(reasons, stored)
     return stored
 
 

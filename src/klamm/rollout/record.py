@@ -234,7 +234,8 @@ def advance(
         event: The event.
         at_ms: Time of the event, in milliseconds since the epoch.
         reason: Reason, as text for people.
-        before: With NEXT: values of everything that the next wave sets, for a record without the values before it.
+        before: Values before the wave: with NEXT of everything that it sets, for a record without the values before it;
+            after a write also of keys that a policy has added.
         left_alone: With RESTORED: sentences about values that were not restored.
 
     Raises:

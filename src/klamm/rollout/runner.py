@@ -163,14 +163,16 @@ class Runner:
         # Another operator may have changed a value since the roll-out was planned, or since an earlier wave set it.
         if changed := changed_by_others(record, current.values):
             return self._write(record, RolloutEvent.PAUSE, reason="; ".join(changed))
+        event, reason = RolloutEvent.FINISHED if wave.is_final else RolloutEvent.APPLIED, ""
         try:
-            # Policies may have changed since the roll-out was planned.
-            stored = replace(wave, settings=self._cluster.write(wave.settings))
+            settings = self._cluster.write(wave.settings)
         except RejectedSettingsError as error:
-            return self._write(record, RolloutEvent.FAILED, reason=f"rejected: {error}")
+            event, reason, settings = RolloutEvent.FAILED, f"rejected: {error}", error.stored
+        # Policies may have changed since the roll-out was planned. A revert restores what they stored, too.
+        stored = replace(wave, settings=settings)
         waves = (*record.waves[: record.wave], stored, *record.waves[record.wave + 1 :])
-        event = RolloutEvent.FINISHED if wave.is_final else RolloutEvent.APPLIED
-        return self._write(replace(record, waves=waves), event, before=values_before([stored], current.values))
+        before = values_before([stored], current.values)
+        return self._write(replace(record, waves=waves), event, reason=reason, before=before)
 
     def _results_before_wave(self, record: RolloutRecord) -> list[GuardResult]:
         """Evaluate the guards for the wave before the one to be written, or as before the first wave."""
@@ -222,16 +224,18 @@ class Runner:
             rejected = ""
             try:
                 stored = self._cluster.write(plan.settings)
-                for entity, wanted in plan.settings.items():
-                    values = {**current.values[entity], **wanted}
-                    differing = {
-                        key: value
-                        for key, value in stored[entity].items()
-                        if not is_equal(entity, key, values.get(key), value)
-                    }
-                    kept.setdefault(entity, {}).update(differing)
-            except (RejectedSettingsError, KafkaApiError) as error:
-                rejected = str(error)
+            except RejectedSettingsError as error:
+                stored, rejected = error.stored, str(error)
+            except KafkaApiError as error:
+                stored, rejected = plan.settings, str(error)
+            for entity, wanted in plan.settings.items():
+                values = {**current.values[entity], **wanted}
+                differing = {
+                    key: value
+                    for key, value in stored[entity].items()
+                    if not is_equal(entity, key, values.get(key), value)
+                }
+                kept.setdefault(entity, {}).update(differing)
         trouble = "; ".join(filter(None, (current.trouble, rejected if plan.settings else ""))) or "they do not stay"
         if self._ends_unrestored:
             remaining = remaining_values(record, plan.settings, current.values, current.unreadable)

@@ -10,6 +10,7 @@ from klamm.admin import AdminClient, ConfigResource, PolicyOverride, ResourceTyp
 from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import PolicyViolationError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
@@ -110,3 +111,18 @@ def test_keys_that_a_policy_adds_are_among_the_stored_settings() -> None:
     stored = Entities(admin).write({"TOPIC:t": {"retention.ms": "9", "flush.ms": None}}, validate_only=True)
     # then
     assert stored == {"TOPIC:t": {"retention.ms": "5", "flush.ms": None, "min.insync.replicas": "2"}}
+
+
+def test_rejection_has_the_stored_settings_of_the_other_entities() -> None:
+    # given
+    written, denied = ConfigResource(ResourceType.TOPIC, "a"), ConfigResource(ResourceType.TOPIC, "b")
+    altered = AlterConfigsResult([written, denied])
+    altered.values()[written].set_result(PolicyOverride(reason="too long", values={"retention.ms": "7"}))
+    altered.values()[denied].set_exception(PolicyViolationError("no"))
+    admin = create_autospec(AdminClient, instance=True)
+    admin.incremental_alter_configs.return_value = altered
+    # when
+    with pytest.raises(RejectedSettingsError, match="TOPIC:b: no") as rejected:
+        Entities(admin).write({"TOPIC:a": {"retention.ms": "30"}, "TOPIC:b": {"retention.ms": "30"}})
+    # then
+    assert rejected.value.stored == {"TOPIC:a": {"retention.ms": "7"}, "TOPIC:b": {"retention.ms": "30"}}

@@ -24,8 +24,9 @@ from klamm.rollout.waves import waves_of_clients
 from tests.support.rollouts import KilledError, RolloutWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
+    from klamm.protocol.errors import KafkaApiError
     from klamm.rollout.entities import EntityValues
     from klamm.rollout.record import Values
 
@@ -198,6 +199,36 @@ def test_rejected_setting_reverts_its_wave() -> None:
     assert (record.state, record.wave) == (RolloutState.REVERTED, 1)
     assert present(rig) == START
     assert any("rejected: TOPIC:b: no" in step.reason for step in record.steps)
+
+
+def test_value_that_a_policy_stored_in_a_partly_rejected_wave_is_reverted() -> None:
+    # given
+    rig = world()
+    rig.policy = lambda values: {"k": "7", "p": "2"} if values.get("k") == "1" else {}
+    rig.rejects["USER:u"] = InvalidConfigError("no")
+    # when
+    record = rig.runner().run(rig.record)
+    # then
+    assert (record.state, record.wave, record.left_alone) == (RolloutState.REVERTED, 0, ())
+    assert present(rig) == START
+
+
+def test_value_that_a_policy_stored_in_a_partly_rejected_revert_is_not_of_another_change() -> None:
+    # given
+    rig = world([PASSED, FAILED])
+    rig.policy = lambda values: {"k": "7"} if values.get("k") == "0" else {}
+    rejections: Iterator[dict[str, KafkaApiError]] = iter([{"USER:u": InvalidConfigError("no")}])
+
+    def reject_once(name: str) -> None:
+        if name == "check" and rig.record.state is RolloutState.REVERTING:
+            rig.rejects = next(rejections, {})
+
+    rig.on_call = reject_once
+    # when
+    record = rig.runner().run(rig.record)
+    # then
+    assert record.left_alone == ("TOPIC:a: k is 7, which a policy has set",)
+    assert present(rig) == {**START, "TOPIC:a": {"k": "7"}}
 
 
 def test_rejected_revert_stays_reverting_and_resumes_later() -> None:

@@ -40,6 +40,9 @@ Values: TypeAlias = "Mapping[str, Mapping[str, str | None]]"
 
 FORMAT: Final = 0
 _MAX_STEPS: Final = 200
+_MAX_LEFT_ALONE: Final = 1000
+_MAX_TEXT: Final = 2000
+"""Limit for a reason, and for a sentence about a value left alone, in characters."""
 _KINDS: Final = MappingProxyType(
     {"TOPIC": Kind.TOPIC, "BROKER": Kind.BROKER, QUOTA_RESOURCE: Kind.QUOTA, "USER": Kind.CLIENT_CONFIGS}
 )
@@ -178,14 +181,15 @@ class RolloutRecord:
     since_ms: int = 0
     """Time of the latest change of the state, in milliseconds since the epoch."""
     reason: str = ""
-    """Reason of the latest step."""
+    """Reason of the latest step. A long one, which names many entities, lacks its end."""
     before: Values = field(default_factory=lambda: MappingProxyType({}))
     """Values that the roll-out was planned from: what it changes, as it was before. None: not set."""
     baselines: Mapping[str, tuple[float | None, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Figures before the first wave by guard: for the clients of each wave, or for an increase of each page of
     ``metrics``. None: no data."""
     left_alone: tuple[str, ...] = ()
-    """Sentence for each value that a revert did not restore, mostly because another change replaced it."""
+    """Sentence for each value that a revert did not restore, mostly because another change replaced it. If there are
+    more than 1,000, the last sentence has the number of the others."""
     steps: tuple[RolloutStep, ...] = ()
     """Latest steps, oldest first."""
 
@@ -233,7 +237,7 @@ def advance(
         record: The present record.
         event: The event.
         at_ms: Time of the event, in milliseconds since the epoch.
-        reason: Reason, as text for people.
+        reason: Reason, as text for people. The record keeps it shortened, so that it stays small with many entities.
         before: Values before the wave: with NEXT of everything that it sets, for a record without the values before it;
             after a write also of keys that a policy has added.
         left_alone: With RESTORED: sentences about values that were not restored.
@@ -249,6 +253,7 @@ def advance(
             f"roll-out {record.id} is {record.progress}: {event.value} is not possible; "
             + (f"possible are {', '.join(allowed)}" if allowed else "it has ended")
         )
+    reason = _shortened(reason)
     state = TRANSITIONS[record.state, event] or cast("RolloutState", TRANSITIONS[record.resumes_in, event])
     wave = record.wave + (event is RolloutEvent.NEXT)
     made = RolloutStep(
@@ -263,9 +268,20 @@ def advance(
         reason=reason,
         resumes_in=record.state if state is RolloutState.HELD else record.resumes_in,
         before=_with_first(record.before, before),
-        left_alone=record.left_alone + left_alone,
+        left_alone=_first(record.left_alone + left_alone),
         steps=(*record.steps, made)[-_MAX_STEPS:],
     )
+
+
+def _shortened(text: str) -> str:
+    left_out = len(text) - _MAX_TEXT
+    return text if left_out <= 0 else f"{text[:_MAX_TEXT]}... ({left_out:,} characters left out)"
+
+
+def _first(sentences: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first of many sentences, and the number of the others as a sentence."""
+    more = len(sentences) - _MAX_LEFT_ALONE
+    return (*map(_shortened, sentences[:_MAX_LEFT_ALONE]), *([f"and {more:,} more"] if more > 0 else ()))
 
 
 def values_before(waves: Iterable[Wave], current: Values) -> Values:

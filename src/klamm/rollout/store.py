@@ -44,6 +44,8 @@ Result = TypeVar("Result")
 
 TOPIC: Final = "__klamm_rollouts"
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
+_RESERVED_BYTES: Final = 1024 * 1024
+"""Space that the first record of a roll-out leaves for steps, reasons, baselines and values left alone."""
 MAX_ENDED: Final = 100
 """Number of ended roll-outs whose records are kept. Each new roll-out removes the older ones."""
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
@@ -112,17 +114,18 @@ class RolloutStore:
         """Check that the first record of a roll-out could be written, without writing it.
 
         Raises:
-            RolloutConflictError: A roll-out that has not ended changes one of the entities.
+            RolloutConflictError: A roll-out that has not ended changes one of the entities, or the record is too large.
             KafkaApiError: The topic could not be created, for example because a policy denies its name.
         """
         asyncio.run(create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS}, validate_only=True))
         _check_entities(record, self.records())
+        _encoded(record)
 
     def add(self, record: RolloutRecord) -> RolloutRecord:
         """Write the first record of a roll-out, and remove those of all but the newest ``MAX_ENDED`` ended ones.
 
         Raises:
-            RolloutConflictError: A roll-out that has not ended changes one of the entities.
+            RolloutConflictError: A roll-out that has not ended changes one of the entities, or the record is too large.
         """
 
         def decide(records: Mapping[str, RolloutRecord]) -> RolloutRecord:
@@ -258,9 +261,10 @@ def _too_old(records: Iterable[RolloutRecord]) -> Sequence[RolloutRecord]:
 
 def _encoded(record: RolloutRecord) -> Record:
     value = encode_document(to_document(record))
-    if len(value) > MAX_RECORD_BYTES:
+    limit = MAX_RECORD_BYTES - (_RESERVED_BYTES if record.version == 1 else 0)
+    if len(value) > limit:
         raise RolloutConflictError(
-            f"the record of the roll-out has {len(value):,} bytes, at most {MAX_RECORD_BYTES:,} are possible: divide"
+            f"the record of the roll-out has {len(value):,} bytes, at most {limit:,} are possible: divide"
             " the roll-out into several ones with fewer entities"
         )
     return Record(key=record.id.encode(), value=value, timestamp=record.since_ms)

@@ -138,6 +138,18 @@ def test_value_in_another_notation_still_belongs_to_the_roll_out(
     assert plan_revert_of(record, {entity: {key: described}}).settings == {entity: {key: old}}
 
 
+def test_record_of_many_rejected_and_unrestored_entities_stays_small() -> None:
+    # given
+    failed = advance(after(RolloutEvent.NEXT), RolloutEvent.FAILED, at_ms=7, reason="; ".join(["TOPIC:a: no"] * 90_000))
+    # when
+    reverted = advance(failed, RolloutEvent.RESTORED, at_ms=7, left_alone=("TOPIC:a does not exist any more",) * 12_000)
+    # then
+    assert failed.reason.startswith("TOPIC:a: no; TOPIC:a: no")
+    assert "characters left out" in failed.reason
+    assert reverted.left_alone[-1] == "and 11,000 more"
+    assert len(json.dumps(to_document(reverted))) < 50_000
+
+
 def test_roll_outs_of_one_entity_exclude_each_other() -> None:
     assert conflict([RECORD], ["TOPIC:b", "TOPIC:c"]) == (RECORD, "TOPIC:b")
     assert conflict([RECORD], ["TOPIC:c"]) is None

@@ -17,7 +17,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record
 from klamm.rollout import store
 from klamm.rollout.record import RolloutRecord, RolloutState, Wave, begun, to_document
-from klamm.rollout.store import MAX_ENDED, TOPIC, RolloutConflictError, RolloutStore
+from klamm.rollout.store import MAX_ENDED, MAX_RECORD_BYTES, TOPIC, RolloutConflictError, RolloutStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -121,6 +121,22 @@ def test_conflicting_addition_is_rejected_before_it_is_written(topic: Topic, rol
     topic.write(record_of("held", RolloutState.REVERTED))
     rollouts.check_addition(record_of("new"))
     assert len(topic.records) == 3
+
+
+def test_roll_out_whose_record_could_grow_too_large_is_rejected_at_its_start(
+    topic: Topic, rollouts: RolloutStore
+) -> None:
+    # given
+    large = Wave(name="1", settings={"TOPIC:a": {"k": "v" * (MAX_RECORD_BYTES - 100_000)}})
+    record = replace(record_of("1"), waves=(large,))
+    # then
+    for attempt in (rollouts.check_addition, rollouts.add):
+        with pytest.raises(RolloutConflictError, match="at most 3,145,728 are possible: divide"):
+            attempt(record)
+    # when
+    rollouts.replace(record, replace(record, version=2))
+    # then
+    assert len(topic.records) == 1
 
 
 def test_record_is_sent_again_while_a_broker_does_not_know_the_new_topic(

@@ -42,7 +42,7 @@ class MoveThrottle:
         self._replicas: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         """Elements ``partition:broker`` of the lists of each topic that this throttle removes at its end."""
         self._brokers: set[int] = set()
-        """Brokers with a rate of an earlier run, which may have been interrupted after it emptied the lists."""
+        """Brokers of moved replicas, and those with a rate of an earlier run: an interruption may leave only that."""
 
     def take_over(self, topics: Collection[str]) -> None:
         """Adopt the throttle of an earlier run that was interrupted, even if its replicas have moved since then."""
@@ -67,16 +67,20 @@ class MoveThrottle:
             wanted[partition.topic][_FOLLOWERS] |= {f"{partition.partition}:{b}" for b in new if b not in old}
         rates, present = self._rates(), self._lists(wanted)
         involved = {broker for both in moves.values() for brokers in both for broker in brokers} & rates.keys()
+        self._brokers |= involved
         operations = {
             _broker(broker): [_operation(OpType.SET, name, self._rate) for name in THROTTLED_RATES if name not in own]
             for broker, own in rates.items()
             if broker in involved
         }
         for topic, lists in wanted.items():
-            for name, replicas in lists.items():
+            ours = self._replicas[topic]
+            # "*" throttles all replicas of the topic already, and Kafka allows no other element beside it.
+            open_lists = {name: replicas for name, replicas in lists.items() if "*" not in present[topic][name]}
+            for name, replicas in open_lists.items():
                 theirs = {r for r in present[topic][name] if self._rate_of(rates, name, r) not in (None, self._rate)}
-                self._replicas[topic][name] |= replicas - theirs
-            operations[_topic(topic)] = _list_operations(OpType.APPEND, self._replicas[topic])
+                ours[name] |= replicas - theirs
+            operations[_topic(topic)] = _list_operations(OpType.APPEND, {name: ours[name] for name in open_lists})
         self._alter(operations)
 
     def end(self) -> None:

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 import klamm
-from klamm.admin import AdminClient, ConfigResource, ConfigSource, NewTopic, ResourceType, TopicPartition
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OpType,
+    ResourceType,
+    TopicPartition,
+)
+from klamm.resources.model import THROTTLED_REPLICAS
 from klamm.resources.throttle import MoveThrottle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from klamm.admin import AlterConfigOp
+    from collections.abc import Iterator, Mapping, Sequence
 
 pytestmark = pytest.mark.process
 RATE = 1_000
@@ -91,3 +100,19 @@ def test_next_run_removes_the_rates_of_a_run_interrupted_after_it_emptied_the_li
     following.end()
     # then
     assert throttles(admin) == {}
+
+
+@pytest.mark.parametrize("lists", [THROTTLED_REPLICAS[:1], THROTTLED_REPLICAS])
+def test_list_that_names_all_replicas_of_a_topic_stays_as_it_is(admin: AdminClient, lists: Sequence[str]) -> None:
+    # given
+    everything = [AlterConfigOp(ConfigEntry(name, "*"), OpType.SET) for name in lists]
+    admin.incremental_alter_configs({ConfigResource(ResourceType.TOPIC, "a"): everything}).all().result()
+    throttle = MoveThrottle(admin, RATE)
+    # when
+    throttle.begin({TopicPartition("a", 0): MOVES[TopicPartition("a", 0)]})
+    # then
+    assert len(throttles(admin)) == 4
+    # when
+    throttle.end()
+    # then
+    assert throttles(admin) == {("a", name): "*" for name in lists}

@@ -84,6 +84,8 @@ class ReplicaProgress:
     leader_epoch: int
     """Leader epoch of its last batch. -1: it has none."""
     presence: Presence
+    log_start_offset: int = UNKNOWN
+    """-1: it has not reported it."""
 
     def is_silent(self, now: float, limit_s: float = LAGGING_S) -> bool:
         """Return whether no fetch came for some seconds."""
@@ -404,7 +406,9 @@ class LeaderPartition:
             self.followers.pop(node_id, None)
             return answer
         before = self.followers.get(node_id)
-        self.followers[node_id] = ReplicaProgress(wanted.fetch_offset, wanted.last_fetched_epoch, presence)
+        self.followers[node_id] = ReplicaProgress(
+            wanted.fetch_offset, wanted.last_fetched_epoch, presence, wanted.log_start_offset
+        )
         if before is None or before.fetch_offset != wanted.fetch_offset or self.high_watermark == UNKNOWN:
             self._advance(presence.at)
         if self.halted:
@@ -636,6 +640,27 @@ class LeaderPartition:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         ends = (follower.fetch_offset for follower in self.followers.values())
         return error, UNKNOWN if error else max(self.log_end, *ends, self.high_watermark)
+
+    def check_client_offset(self, offset: int, current_leader_epoch: int) -> ErrorCode:
+        """Return the error of a client's fetch at an offset that no replica has.
+
+        After OFFSET_OUT_OF_RANGE, the client resets its offset. So the offset must be before the log starts of all live
+        replicas, or after all logs and the source, which klamm has read to its end. As long as a live replica has not
+        fetched, or the source may have more, the client retries.
+        """
+        error, end = self.end_offset_for_clients(current_leader_epoch)
+        if error or self.leadership is None:
+            return error
+        live = [self.followers.get(node) for node in self.leadership.live]
+        if live and None not in live:
+            is_purged = all(each is not None and offset < each.log_start_offset for each in live)
+            if is_purged or (offset > end and self._has_read_source):
+                return ErrorCode.OFFSET_OUT_OF_RANGE
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    @property
+    def _has_read_source(self) -> bool:
+        return not (self.tail is None or self.is_sealed or self.is_disputed) and self.tail.end >= self.log_end
 
     def _bound(self, current_leader_epoch: int, offset: int) -> tuple[ErrorCode, int]:
         error = self._check_epoch(current_leader_epoch)

@@ -5,7 +5,8 @@ Request                  Answer
 =======================  =============================================================================================
 Fetch of a replica       batches of the source, see ``leader_partition``; TOPIC_AUTHORIZATION_FAILED without
                          CLUSTER_ACTION, as in Kafka, and on other listeners than that of the brokers
-Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; else NOT_LEADER_OR_FOLLOWER
+Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; OFFSET_OUT_OF_RANGE if no
+                         replica has the offset or will get it; else NOT_LEADER_OR_FOLLOWER
 ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica, up to
                          the high watermark or the last stable offset
 OffsetForLeaderEpoch     the log end for each epoch, for clients that of the longest replica: no log diverges, so none
@@ -149,21 +150,27 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
 def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     services, version = context.services, context.api_version
     answers = list(_rejected(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    offsets = (wanted.fetch_offset for topic in request.topics for wanted in topic.partitions)
-    for answer, offset in zip(answers, offsets, strict=True):
+    partitions = (wanted for topic in request.topics for wanted in topic.partitions)
+    for answer, wanted in zip(answers, partitions, strict=True):
         leader = (
             services.find_by_name(answer.topic, answer.partition)
             if version < TOPIC_IDS_SINCE
             else services.find(answer.topic_id, answer.partition)
         )
-        if leader is not None and not services.access.may(context.session, AclOperation.READ, leader.topic):
+        if leader is None:
+            continue
+        if not services.access.may(context.session, AclOperation.READ, leader.topic):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             continue
-        node_id = None if leader is None else _preferred_replica(leader, offset, services, rack=request.rack_id)
-        if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
-            answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
-            answer.high_watermark = leader.high_watermark  # only a replica knows the last stable offset
-            answer.log_start_offset = max(0, leader.log_start)
+        if version < _PREFERRED_REPLICA_SINCE or not services.is_leased():
+            continue
+        node_id = _preferred_replica(leader, wanted.fetch_offset, services, rack=request.rack_id)
+        if node_id is None:
+            answer.error_code = leader.check_client_offset(wanted.fetch_offset, wanted.current_leader_epoch)
+            continue
+        answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
+        answer.high_watermark = leader.high_watermark  # only a replica knows the last stable offset
+        answer.log_start_offset = max(0, leader.log_start)
     return FetchedBody(partitions=answers)
 
 
@@ -177,22 +184,23 @@ def _rejected(request: FetchRequest, error_code: ErrorCode) -> Iterator[Partitio
 
 
 def _preferred_replica(
-    leader: LeaderPartition, offset: int, services: ReplicaServices, *, rack: str = ""
+    leader: LeaderPartition, offset: int | None, services: ReplicaServices, *, rack: str = ""
 ) -> int | None:
-    """Return the most advanced live replica, if possible in a rack. None: there is none.
+    """Return the most advanced live replica that has an offset (None: any), if possible in a rack. None: there is none.
 
-    A replica that lacks the offset, or has stopped to fetch, is taken only if no other is left: it would send the
-    consumer back, again and again (as in Kafka's ``ReplicaManager.findPreferredReadReplica``).
+    A replica without the offset would send the consumer back, again and again (as in Kafka's
+    ``ReplicaManager.findPreferredReadReplica``). One that has stopped to fetch is taken only if no other is left.
     """
     leadership = leader.leadership
     if leadership is None or leader.high_watermark < 0 or not services.is_leased():
         return None
-    followers, now = leader.followers, time.monotonic()
-    ready = [node_id for node_id in leadership.live if node_id in followers]
-    fetching = [node_id for node_id in ready if not followers[node_id].is_silent(now)] or ready
-    able = [node_id for node_id in fetching if followers[node_id].fetch_offset >= offset] or fetching
-    near = [node_id for node_id in able if rack and services.rack_of(node_id) == rack]
-    return max(near or able, key=lambda node_id: followers[node_id].fetch_offset, default=None)
+    live, now = {node: each for node, each in leader.followers.items() if node in leadership.live}, time.monotonic()
+    able = [
+        node for node, each in live.items() if offset is None or each.log_start_offset <= offset <= each.fetch_offset
+    ]
+    fetching = [node for node in able if not live[node].is_silent(now)] or able
+    near = [node for node in fetching if rack and services.rack_of(node) == rack]
+    return max(near or fetching, key=lambda node: live[node].fetch_offset, default=None)
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
@@ -268,7 +276,7 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
         for wanted in topic.partitions:
             index = wanted.partition_index
             leader = services.find_by_name(topic.name, index)
-            node_id = None if leader is None else _preferred_replica(leader, 0, services)
+            node_id = None if leader is None else _preferred_replica(leader, None, services)
             if leader is None or node_id is None or not is_allowed:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 result.partitions.append(

@@ -11,7 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from klamm.mirror.replica.leader_partition import LAGGING_S, LeaderPartition, Leadership, Presence, ReplicaProgress
+from klamm.mirror.replica.leader_partition import (
+    FIRST_FETCH_S,
+    LAGGING_S,
+    LeaderPartition,
+    Leadership,
+    Presence,
+    ReplicaProgress,
+)
 from klamm.mirror.replica.listener import fetch, list_offsets, write_txn_markers
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -19,8 +26,11 @@ from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsets
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from klamm.mirror.replica.listener import ReplicaContext
     from klamm.protocol.schema import Message
+    from klamm.server.fetch_response import PartitionRead
 
 NODES = frozenset({1, 2, 3})
 
@@ -47,8 +57,16 @@ def test_marker_for_a_sealed_partition_is_left_to_its_next_leader() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "rack", "node_id"),
-    [(5, "c", 3), (7, "c", 3), (8, "c", 2), (8, "", 2), (5, "a", 2), (90, "c", 3)],
-    ids=["has it", "has all before it", "lacks it", "no rack", "does not fetch", "beyond all ends"],
+    [(5, "c", 3), (7, "c", 3), (8, "c", 2), (8, "", 2), (5, "a", 2), (15, "c", 1), (3, "c", 2)],
+    ids=[
+        "has it",
+        "has all before it",
+        "lacks it",
+        "no rack",
+        "does not fetch",
+        "only a silent one has it",
+        "purged it",
+    ],
 )
 def test_consumer_is_sent_to_a_replica_that_has_its_offset(offset: int, rack: str, node_id: int) -> None:
     # given
@@ -56,28 +74,123 @@ def test_consumer_is_sent_to_a_replica_that_has_its_offset(offset: int, rack: st
     leader.lead(Leadership(leader_epoch=0, partition_epoch=0, replicas=NODES, live=NODES), 100.0)
     leader.high_watermark = 7
     now = time.monotonic()
-    for node, (end, at) in enumerate([(20, now - LAGGING_S - 1), (9, now), (7, now)], start=1):
-        leader.followers[node] = ReplicaProgress(fetch_offset=end, leader_epoch=0, presence=Presence(at=at))
+    for node, (start, end, at) in enumerate([(0, 20, now - LAGGING_S - 1), (0, 9, now), (4, 7, now)], start=1):
+        leader.followers[node] = ReplicaProgress(end, 0, Presence(at=at), start)
+    # when
+    answer = consume(leader, offset, rack=rack)
+    # then
+    assert answer.preferred_read_replica == node_id
+    # a consumer would take the high watermark for its end under read_committed
+    assert (answer.high_watermark, answer.last_stable_offset) == (7, -1)
+
+
+def consume(
+    leader: LeaderPartition, offset: int, *, rack: str = "", epoch: int = -1, is_leased: bool = True
+) -> PartitionRead:
+    """Return the answer to the fetch of a consumer."""
     services: Any = SimpleNamespace(
-        is_leased=lambda: True,
+        is_leased=lambda: is_leased,
         find=lambda _topic_id, _partition: leader,
         access=SimpleNamespace(may=lambda *_: True),
         rack_of=" abc".__getitem__,
     )
     context = cast("ReplicaContext", SimpleNamespace(services=services, api_version=13, session=None))
-    wanted = FetchRequest.FetchPartition(fetch_offset=offset)
+    wanted = FetchRequest.FetchPartition(fetch_offset=offset, current_leader_epoch=epoch)
     topic = FetchRequest.FetchTopic(topic_id=leader.topic_id, partitions=[wanted])
+    (answer,) = asyncio.run(fetch(FetchRequest(replica_id=-1, rack_id=rack, topics=[topic]), context)).partitions
+    return answer
+
+
+def mirrored(fetching: Iterable[int] = NODES, *, log_start: int = 300) -> LeaderPartition:
+    """Return a partition whose replicas have the offsets from ``log_start`` to 500, where the source ends too."""
+    now = time.monotonic()
+    leader = LeaderPartition("A.orders", UUID(int=7), 0)
+    leader.lead(Leadership(leader_epoch=4, partition_epoch=0, replicas=NODES, live=NODES), now)
+    leader.begin(0, 500)
+    wanted = FetchRequest.FetchPartition(fetch_offset=500, last_fetched_epoch=4, log_start_offset=log_start)
+    for node in fetching:
+        leader.fetch(node, wanted, 1, Presence(now))
+    return leader
+
+
+@pytest.mark.parametrize("offset", [50, 299, 501, 900])
+def test_consumer_whose_offset_no_replica_has_is_out_of_range(offset: int) -> None:
     # when
-    body = asyncio.run(fetch(FetchRequest(replica_id=-1, rack_id=rack, topics=[topic]), context))
+    answer = consume(mirrored(), offset)
     # then
-    assert [answer.preferred_read_replica for answer in body.partitions] == [node_id]
-    # a consumer would take the high watermark for its end under read_committed
-    assert [(answer.high_watermark, answer.last_stable_offset) for answer in body.partitions] == [(7, -1)]
+    assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+
+@pytest.mark.parametrize("offset", [50, 900])
+def test_consumer_without_offset_retries_until_all_live_replicas_have_fetched(offset: int) -> None:
+    """After a restart of klamm, a replica that has not fetched yet may have the offset."""
+    # given
+    leader = mirrored([1, 2])
+    leader.tick(time.monotonic() + FIRST_FETCH_S + 1)
+    assert leader.high_watermark == 500
+    # when
+    answer = consume(leader, offset)
+    # then
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_consumer_before_all_known_log_starts_retries_while_a_replica_catches_up_to_its_offset() -> None:
+    # given
+    leader = mirrored()
+    leader.fetch(3, FetchRequest.FetchPartition(log_start_offset=0), 1, Presence(time.monotonic()))
+    # when
+    answer = consume(leader, 50)
+    # then
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_consumer_is_sent_to_a_replica_with_unknown_log_start() -> None:
+    assert consume(mirrored(log_start=-1), 50).preferred_read_replica in NODES
+
+
+def source_has_more(leader: LeaderPartition) -> None:
+    leader.begin(0, 1000)
+
+
+def source_is_unavailable(leader: LeaderPartition) -> None:
+    leader.restart(time.monotonic())
+    for node in NODES:
+        leader.fetch(node, FetchRequest.FetchPartition(fetch_offset=500), 1, Presence(time.monotonic()))
+    assert leader.high_watermark == 500
+
+
+def source_is_another_one(leader: LeaderPartition) -> None:
+    leader.halt("another source")
+
+
+def partition_is_sealed(leader: LeaderPartition) -> None:
+    leader.seal()
+
+
+@pytest.mark.parametrize("change", [source_has_more, source_is_unavailable, source_is_another_one, partition_is_sealed])
+def test_consumer_after_all_replicas_retries_while_the_source_may_have_its_offset(
+    change: Callable[[LeaderPartition], None],
+) -> None:
+    # given
+    leader = mirrored()
+    change(leader)
+    # when
+    answer = consume(leader, 900)
+    # then
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_offset_is_not_out_of_range_without_a_lease() -> None:
+    assert consume(mirrored(), 900, is_leased=False).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_consumer_with_an_older_leader_epoch_validates_its_offset_before_it_is_out_of_range() -> None:
+    assert consume(mirrored(), 900, epoch=3).error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
 @dataclass(kw_only=True)
 class Replica:
-    """A replica with a log up to offset 120, and a transaction that is open from offset 100 on."""
+    """A replica with the offsets 20 to 120, and a transaction that is open from offset 100 on."""
 
     offset: int = 120
     """Offset that it returns, whatever is looked up."""
@@ -110,7 +223,7 @@ class Replica:
         nodes = frozenset({1})
         leader.lead(Leadership(leader_epoch=0, partition_epoch=0, replicas=nodes, live=nodes), 100.0)
         leader.high_watermark = 110
-        leader.followers[1] = ReplicaProgress(fetch_offset=120, leader_epoch=0, presence=Presence(at=time.monotonic()))
+        leader.followers[1] = ReplicaProgress(120, 0, Presence(at=time.monotonic()), log_start_offset=20)
         services: Any = SimpleNamespace(
             is_leased=lambda: True,
             find_by_name=lambda _topic, _partition: leader,

@@ -42,7 +42,7 @@ neither the source nor a partition that is not halted, so that clients can read 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
@@ -50,7 +50,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.server.fetch_response import PartitionRead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from klamm.mirror.records.source_offsets import EpochFloor
@@ -90,6 +90,22 @@ class ReplicaProgress:
     def is_silent(self, now: float, limit_s: float = LAGGING_S) -> bool:
         """Return whether no fetch came for some seconds."""
         return now - self.presence.at > limit_s
+
+
+class _Truncation(NamedTuple):
+    """Leader epochs that ended later on the replicas, before they were truncated."""
+
+    first_epoch: int
+    last_epoch: int
+    common: tuple[int, int]
+    """Largest leader epoch that was left, and its end offset."""
+
+    def without(self, ends: Mapping[int, int]) -> _Truncation:
+        """Leave out the leader epochs that have records after the end again, by the end offsets of new batches."""
+        valid = [
+            epoch for epoch in ends if self.first_epoch <= epoch <= self.last_epoch and ends[epoch] > self.common[1]
+        ]
+        return self._replace(first_epoch=max(valid) + 1) if valid else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +166,7 @@ class LeaderPartition:
         """Largest leader epoch that a replica has in common with the source, and where it ends there, by the leader
         epoch of the replica's last batch. An epoch that the source delivers is removed: another unclean leader election
         has made its batches valid again."""
+        self._truncations: Sequence[_Truncation] = ()
         self.leadership: Leadership | None = None
         """None: klamm does not lead the partition."""
         self._led_since = 0.0
@@ -340,13 +357,17 @@ class LeaderPartition:
         self.log_end = max(self.log_end, log_end, UNKNOWN if chunk is None else chunk.next_offset)
         if chunk is not None and window in (self.tail, self.catch_up) and not self.halted:
             window.append(chunk)
-            for epoch in {batch.leader_epoch for batch in chunk.batches} if self._diverging else ():
-                self._diverging.pop(epoch, None)
+            if self._truncations:
+                ends = {batch.leader_epoch: batch.next_offset for batch in chunk.batches}
+                self._diverging = {epoch: common for epoch, common in self._diverging.items() if epoch not in ends}
+                self._truncations = [each.without(ends) for each in self._truncations]
             self._trim(now)
             self._on_news(self)
 
     def truncate(self, window: Window, fetched_epoch: int, common: tuple[int, int], now: float) -> None:
         """Let the replicas drop what the source has lost. Then compare them with the source again.
+
+        A higher leader epoch lets clients validate their offsets (KIP-320), as after an unclean leader election.
 
         Args:
             window: The tail or the catch-up window, which the source cannot continue.
@@ -358,6 +379,10 @@ class LeaderPartition:
             diverging = self._diverging | {fetched_epoch: common}
             self.restart(now)
             self._diverging = diverging
+            kept = [each for each in self._truncations if each.last_epoch != fetched_epoch]
+            self._truncations = [*kept, _Truncation(common[0], fetched_epoch, common)]
+            if self.leadership is not None:
+                self.wanted_epoch = self.leadership.leader_epoch + 1
 
     def seal(self) -> None:
         """End the log after the batches that were read so far, and accept no more batches of the source.
@@ -640,6 +665,14 @@ class LeaderPartition:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         ends = (follower.fetch_offset for follower in self.followers.values())
         return error, UNKNOWN if error else max(self.log_end, *ends, self.high_watermark)
+
+    def truncated_end(self, leader_epoch: int) -> tuple[int, int] | None:
+        """Return a leader epoch up to that of a client, and the end offset at which the replicas were truncated there.
+
+        None: no truncation is known. One before the start of this process is not.
+        """
+        ends = [each.common for each in self._truncations if each.first_epoch <= leader_epoch <= each.last_epoch]
+        return min(ends, key=lambda common: common[1], default=None)
 
     def check_client_offset(self, offset: int, current_leader_epoch: int) -> ErrorCode:
         """Return the error of a client's fetch at an offset that no replica has.

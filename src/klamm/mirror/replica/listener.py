@@ -10,7 +10,7 @@ Fetch of a consumer      the replica to read from instead (KIP-392), from versio
 ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica, up to
                          the high watermark or the last stable offset
 OffsetForLeaderEpoch     the log end for each epoch, for clients that of the longest replica: no log diverges, so none
-                         is truncated
+                         is truncated. After klamm truncated replicas, clients get the end of what was left
 Produce                  POLICY_VIOLATION
 WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
 DescribeLogDirs          no log directory
@@ -328,7 +328,7 @@ async def _lower_to_last_stable(
 async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: ReplicaContext
 ) -> OffsetForLeaderEpochResponse:
-    """Return the log end for each epoch, so that no log diverges."""
+    """Return the log end for each epoch, so that no log diverges. Clients learn where replicas were truncated."""
     services = context.services
     check_lease(services)
     # Brokers name themselves from version 3 on, and those with metadata.version 4.3 use no older one.
@@ -338,7 +338,7 @@ async def offset_for_leader_epoch(
         topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
         leader = services.find_by_name(topic, wanted.partition)
-        error_code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        error_code, end_epoch, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, wanted.leader_epoch, -1
         if not is_broker and not services.access.may(context.session, AclOperation.DESCRIBE, topic):
             error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif leader is not None:
@@ -347,10 +347,12 @@ async def offset_for_leader_epoch(
             error_code, offset = end_offset(wanted.current_leader_epoch)
             if not error_code and leader.leadership is not None and epoch > leader.leadership.leader_epoch:
                 error_code, offset = ErrorCode.UNKNOWN_LEADER_EPOCH, -1
+            elif not (error_code or is_broker):
+                end_epoch, offset = leader.truncated_end(wanted.leader_epoch) or (end_epoch, offset)
         return OffsetForLeaderEpochResponse.EpochEndOffset(
             error_code=error_code,
             partition=wanted.partition,
-            leader_epoch=-1 if error_code else wanted.leader_epoch,
+            leader_epoch=-1 if error_code else end_epoch,
             end_offset=offset,
         )
 

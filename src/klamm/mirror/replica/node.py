@@ -11,10 +11,10 @@ one worker    raises the leader epoch: the controller fences this broker and unf
 callers       ``post`` and ``call`` functions to the event loop; read single attributes of partitions directly
 ============  ========================================================================================================
 
-The leader epoch of all partitions is raised when the next batch of one has a higher one, and when a live replica has
-not fetched a partition for 30 s although it is alive: Kafka's replicas give a partition up after an unexpected answer
-until its leader epoch changes. It is raised only while no partition has another in-sync replica, which the controller
-would elect, and not again before the metadata show the new epoch.
+The leader epoch of all partitions is raised when the next batch of one has a higher one, when replicas are truncated,
+and when a live replica has not fetched a partition for 30 s although it is alive: Kafka's replicas give a partition up
+after an unexpected answer until its leader epoch changes. It is raised only while no partition has another in-sync
+replica, which the controller would elect, and not again before the metadata show the new epoch.
 """
 
 from __future__ import annotations
@@ -507,7 +507,7 @@ class ReplicaNode:
             if leader.is_in_doubt:
                 return leader, f"it is not known whether {leader.name} was handed over"
             if not leader.halted:
-                return leader, f"the next batch of {leader.name} has leader epoch {leader.wanted_epoch}"
+                return leader, f"{leader.name} needs leader epoch {leader.wanted_epoch}"
         if now < self._raise_at:
             return None
         silent = next(

@@ -247,6 +247,39 @@ def test_replicas_follow_an_unclean_leader_election_and_another_one_back() -> No
     assert [follower.batches for follower in followers] == [first.batches] * 3
 
 
+def test_clients_learn_the_end_of_what_a_truncation_left() -> None:
+    # given
+    first, second = elected(common=4)
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    leader = leader_of(first, epoch=9, may_lose=True)
+    replicate(first, leader, *followers)
+    assert [leader.truncated_end(epoch) for epoch in (3, 5)] == [None, None]
+    # when
+    second.produce(60)
+    replicate(second, leader, *followers)
+    # then
+    assert {follower.end for follower in followers} == {160}
+    assert [leader.truncated_end(epoch) for epoch in (2, 3, 4, 5, 6)] == [None, (3, 100), (3, 100), (3, 100), None]
+    assert leader.wanted_epoch == 10  # clients validate their offsets after a new leader epoch
+
+
+def test_clients_keep_offsets_of_an_epoch_that_another_election_made_valid_again() -> None:
+    # given
+    first, second = elected(common=4)
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    leader = leader_of(first, epoch=9, may_lose=True)
+    replicate(first, leader, *followers)
+    second.produce(60)
+    replicate(second, leader, *followers)
+    # when
+    first.leader_epoch = 7
+    first.produce(20)
+    replicate(first, leader, *followers)
+    # then
+    assert {follower.end for follower in followers} == {170}
+    assert [leader.truncated_end(epoch) for epoch in (5, 6, 7)] == [(5, 150), (5, 150), None]
+
+
 def test_replicas_are_truncated_if_the_common_epoch_ends_after_them_on_the_source() -> None:
     """The new leader has more batches of epoch 3 than the one that wrote epoch 5 had."""
     first, second = elected(common=4)

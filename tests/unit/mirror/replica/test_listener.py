@@ -19,10 +19,11 @@ from klamm.mirror.replica.leader_partition import (
     Presence,
     ReplicaProgress,
 )
-from klamm.mirror.replica.listener import fetch, list_offsets, write_txn_markers
+from klamm.mirror.replica.listener import fetch, list_offsets, offset_for_leader_epoch, write_txn_markers
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
@@ -186,6 +187,38 @@ def test_offset_is_not_out_of_range_without_a_lease() -> None:
 
 def test_consumer_with_an_older_leader_epoch_validates_its_offset_before_it_is_out_of_range() -> None:
     assert consume(mirrored(), 900, epoch=3).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_client_that_validates_its_offset_learns_where_the_replicas_were_truncated() -> None:
+    # given
+    leader, now = mirrored(), time.monotonic()
+    assert leader.tail is not None
+    leader.truncate(leader.tail, 4, (3, 480), now)
+    leader.begin(300, 520)
+    for node in NODES:
+        wanted = FetchRequest.FetchPartition(fetch_offset=480, last_fetched_epoch=3, log_start_offset=300)
+        leader.fetch(node, wanted, 1, Presence(now))
+    # when
+    ends = [end_of(leader, epoch, replica_id=-1) for epoch in (2, 3, 4)]
+    # then
+    assert ends == [(2, 520), (3, 480), (3, 480)]
+    assert end_of(leader, 4, replica_id=1) == (4, 520)
+
+
+def end_of(leader: LeaderPartition, epoch: int, *, replica_id: int) -> tuple[int, int]:
+    """Return the leader epoch and end offset of the answer to a client or a broker."""
+    services: Any = SimpleNamespace(
+        is_leased=lambda: True,
+        find_by_name=lambda _topic, _partition: leader,
+        access=SimpleNamespace(may=lambda *_: True, is_broker=lambda _: True),
+    )
+    wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(leader_epoch=epoch)
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=leader.topic, partitions=[wanted])
+    request = OffsetForLeaderEpochRequest(replica_id=replica_id, topics=[topic])
+    context = cast("ReplicaContext", SimpleNamespace(services=services, session=None))
+    (answer,) = asyncio.run(offset_for_leader_epoch(request, context)).topics[0].partitions
+    assert answer.error_code == ErrorCode.NONE
+    return answer.leader_epoch, answer.end_offset
 
 
 @dataclass(kw_only=True)

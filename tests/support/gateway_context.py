@@ -18,13 +18,17 @@ from klamm.admin import (
 )
 from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
 from klamm.admin.types import ConfigSynonym, CreatedTopic, Node
+from klamm.broker.quotas import MutationQuota, TokenBucket
+from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.relay.filter import Forward, Reply
 from klamm.history.change import Author
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import PolicyFailedError, PolicyViolationError
 from klamm.policy_runtime.decision import TWICE
 from klamm.policy_runtime.denials import DeniedCreations
-from klamm.protocol.errors import UnknownTopicOrPartitionError
+from klamm.protocol.errors import ThrottlingQuotaExceededError, UnknownTopicOrPartitionError
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType, TopicPartition
 
@@ -241,6 +245,43 @@ class FakeContext:
         response = self.upstream(request)
         assert isinstance(response, response_class)
         return response
+
+
+@dataclass
+class LimitedUpstream:
+    """Upstream with a strict ``controller_mutation_rate``, which counts trials as well, in front of another one."""
+
+    upstream: Callable[[Any], Any]
+    rate: float
+    now_s: float = 0.0
+    bucket: TokenBucket = field(default_factory=TokenBucket)
+
+    def __call__(self, request: Message) -> Message:
+        if not isinstance(request, (CreateTopicsRequest, CreatePartitionsRequest)):
+            return cast("Message", self.upstream(request))
+        quota = MutationQuota(self.bucket, self.rate, is_strict=True, now_s=lambda: self.now_s)
+        admitted: list[Any] = []
+        rejected: list[Any] = []
+        for topic in request.topics:
+            entry: Any
+            if isinstance(topic, CreateTopicsRequest.CreatableTopic):
+                entry, partitions = CreateTopicsResponse.CreatableTopicResult, max(topic.num_partitions, 1)
+            else:
+                entry, partitions = CreatePartitionsResponse.CreatePartitionsTopicResult, topic.count
+            try:
+                quota.charge(partitions)
+            except ThrottlingQuotaExceededError as error:
+                rejected.append(entry(name=topic.name, error_code=error.error_code, error_message=None))
+            else:
+                admitted.append(topic)
+        response = self.upstream(replaced(request, topics=admitted))
+        (response.topics if isinstance(response, CreateTopicsResponse) else response.results).extend(rejected)
+        response.throttle_time_ms = quota.throttle_time_ms
+        return cast("Message", response)
+
+    def wait(self, response: Any) -> None:
+        """Let the time pass that a response asks the client to wait."""
+        self.now_s += response.throttle_time_ms / 1000
 
 
 def plain(result: FilterResult) -> Any:

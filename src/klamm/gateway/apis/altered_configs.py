@@ -92,7 +92,6 @@ class AlterConfigsApi(PartedApi):
 
     api_key: ApiKey
     request: type[Any]
-    response: type[Any]
     parts: str = "resources"
     entries: str = "responses"
     key: tuple[str, ...] = ("resource_type", "resource_name")
@@ -146,11 +145,10 @@ class AlteredConfigs(ChangeServer):
                 async for each in TimeSlice().over(resources)
             ]
 
-        response: Response
         if self._policies.guards_kind(ALTER_CONFIG):
-            response, entries, throttle_time_ms = api.response(), [*rejected], 0
+            entries, throttle_time_ms = [*rejected], 0
             for some in _sections([each for each in request.resources if resource_key(each) not in errors]):
-                response = await divide(
+                response: Response = await divide(
                     api,
                     api.with_parts(request, some, validate_only=request.validate_only),
                     context,
@@ -159,13 +157,12 @@ class AlteredConfigs(ChangeServer):
                 )
                 entries += response.responses
                 throttle_time_ms = max(throttle_time_ms, response.throttle_time_ms)
-            response = api.merged(request, response, entries, throttle_time_ms=throttle_time_ms)
         else:
             rest = [each for each in request.resources if resource_key(each) not in errors]
             real = await context.forward(api.with_parts(request, rest, validate_only=request.validate_only))
-            entries = [*rejected, *real.responses]
-            response = api.merged(request, real, entries, throttle_time_ms=real.throttle_time_ms)
-        return response
+            entries, throttle_time_ms = [*rejected, *real.responses], real.throttle_time_ms
+        merged: Response = api.merged(request, entries, throttle_time_ms=throttle_time_ms)
+        return merged
 
     async def _decide(
         self, resource: Resource, facts: _Facts | KafkaApiError | None, context: FilterContext, request: Request

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ConfigResource
 from klamm.configs.names import INTERNAL_TOPICS
-from klamm.gateway.apis.api_019_create_topics import decide_topic, describe_valid
+from klamm.gateway.apis.api_019_create_topics import PARTS, decide_topic, describe_valid
 from klamm.gateway.frames.addresses import AddressCarrier, replace_address
 from klamm.gateway.frames.wire import INT32
-from klamm.gateway.policies.decisions import Allowed
+from klamm.gateway.policies.decisions import PassedTrials, divide
 from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.relay.api import RelayedApi
@@ -52,7 +52,7 @@ from klamm.server.attempt import ApiError
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from klamm.gateway.frames.addresses import AddressBook, Body
     from klamm.gateway.policies.policy_api import ResourceTurns
@@ -140,6 +140,7 @@ class RequestedTopics:
     def __init__(self, policies: Policies, now: Callable[[], float] = time.monotonic) -> None:
         self._policies = policies
         self._now = now
+        self._trials = PassedTrials()
         self._creates: tuple[float, bool] | None = None
         """Time until which the upstream's ``auto.create.topics.enable`` is known, and its value."""
 
@@ -191,33 +192,38 @@ class RequestedTopics:
         ]
         if not missing:
             return entries
-        trial = await context.call(CreateTopicsRequest(topics=missing, validate_only=True), CreateTopicsResponse)
-        passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
-        entries |= _failed(trial.topics)
-        valid = [topic for topic in missing if topic.name in passed]
-        allowed: list[CreateTopicsRequest.CreatableTopic] = []
-        async for tried in TimeSlice().over(await describe_valid(valid, passed, context, is_detailed=True)):
-            name = tried.topic.name
-            decided = await decide_topic(
-                tried,
-                self._policies,
-                context,
-                send=lambda request: context.call(request, CreateTopicsResponse),
-                is_detailed=True,
-                validate_only=False,
-            )
-            if isinstance(decided, Allowed):
-                allowed.append(decided.part)
-            elif isinstance(decided, ApiError):
-                remembered.remember(name, context.author, ErrorCode(decided.error_code))
-                again = remembered.answer(name, context.author)
-                entries[name] = failed_topic(name, decided.error_code if again is None else again)
-            else:
-                entries |= _failed([decided])
-        if allowed:
-            created = await context.call(CreateTopicsRequest(topics=allowed), CreateTopicsResponse)
-            entries |= _failed(created.topics)
-        return entries
+
+        async def send(request: CreateTopicsRequest) -> CreateTopicsResponse:
+            return await context.call(request, CreateTopicsResponse)
+
+        async def decide(
+            topics: Sequence[CreateTopicsRequest.CreatableTopic],
+            passed: Mapping[str, CreateTopicsResponse.CreatableTopicResult],
+        ) -> list[Any]:
+            decisions: list[Any] = []
+            async for tried in TimeSlice().over(await describe_valid(topics, passed, context, is_detailed=True)):
+                decided = await decide_topic(
+                    tried,
+                    self._policies,
+                    context,
+                    send=send,
+                    trials=self._trials,
+                    is_detailed=True,
+                    validate_only=False,
+                )
+                if isinstance(decided, ApiError):
+                    name = tried.topic.name
+                    remembered.remember(name, context.author, ErrorCode(decided.error_code))
+                    again = remembered.answer(name, context.author)
+                    code = decided.error_code if again is None else again
+                    decided = PARTS.denied(tried.topic, ApiError(code, None))
+                decisions.append(decided)
+            return decisions
+
+        created = await divide(
+            PARTS, CreateTopicsRequest(topics=missing), context, decide, send=send, trials=self._trials
+        )
+        return entries | _failed(created.topics)
 
 
 def _failed(results: Iterable[CreateTopicsResponse.CreatableTopicResult]) -> dict[str, Topic]:

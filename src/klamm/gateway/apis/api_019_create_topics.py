@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import NewTopic
 from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
-from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, undecided
+from klamm.gateway.policies.decisions import Allowed, PassedTrials, ask_policy, decide_part, divide, undecided
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import default_configs, read
 from klamm.gateway.policies.policy_api import change_policy
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Topic = CreateTopicsRequest.CreatableTopic
 Entry = CreateTopicsResponse.CreatableTopicResult
-_PARTS: Final = PartedApi(parts="topics", entries="topics", entry=Entry, key=("name",))
+PARTS: Final = PartedApi(parts="topics", entries="topics", response=CreateTopicsResponse, entry=Entry, key=("name",))
 _DETAILS_SINCE: Final = 5
 """First version whose response has the numbers and the configs of a topic (KIP-525)."""
 
@@ -120,10 +120,18 @@ class CreatedTopics:
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
+        self._trials = PassedTrials()
 
     async def handle(self, request: CreateTopicsRequest, context: FilterContext) -> CreateTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
         is_detailed = context.api_version >= _DETAILS_SINCE
+        throttle_time_ms = 0
+
+        async def send(request: CreateTopicsRequest) -> CreateTopicsResponse:
+            nonlocal throttle_time_ms
+            answer: CreateTopicsResponse = await context.forward(request)
+            throttle_time_ms = max(throttle_time_ms, answer.throttle_time_ms)
+            return answer
 
         async def decide(topics: Sequence[Topic], passed: Mapping[str, Entry]) -> list[Allowed[Topic] | Entry]:
             decisions: list[Allowed[Topic] | Entry] = []
@@ -132,14 +140,16 @@ class CreatedTopics:
                     valid,
                     self._policies,
                     context,
-                    send=context.forward,
+                    send=send,
+                    trials=self._trials,
                     is_detailed=is_detailed,
                     validate_only=request.validate_only,
                 )
-                decisions.append(_PARTS.denied(valid.topic, decided) if isinstance(decided, ApiError) else decided)
+                decisions.append(PARTS.denied(valid.topic, decided) if isinstance(decided, ApiError) else decided)
             return decisions
 
-        response: CreateTopicsResponse = await divide(_PARTS, request, context, decide)
+        response: CreateTopicsResponse = await divide(PARTS, request, context, decide, send=send, trials=self._trials)
+        response.throttle_time_ms = throttle_time_ms  # also of the trials of overridden topics
         return response
 
 
@@ -149,6 +159,7 @@ async def decide_topic(
     context: FilterContext,
     *,
     send: Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]],
+    trials: PassedTrials,
     is_detailed: bool,
     validate_only: bool,
 ) -> Allowed[Topic] | Entry | ApiError:
@@ -162,6 +173,7 @@ async def decide_topic(
         policies: Policies in use.
         context: Context of the request.
         send: Function that sends a CreateTopics request as the client.
+        trials: Trials of delayed topics, which are not repeated.
         is_detailed: Whether the responses to ``send`` have the numbers and the configs of a topic.
         validate_only: Whether the client's request only validates.
     """
@@ -178,8 +190,9 @@ async def decide_topic(
     async def override(changes: Override) -> Allowed[Topic] | Entry | ApiError:
         nonlocal properties
         changed = overridden_topic(valid.topic, changes)
-        trial = await send(CreateTopicsRequest(topics=[changed], validate_only=True))
-        (entry,) = trial.topics
+        entry = None if validate_only else trials.take(changed, context.author)
+        if entry is None:
+            (entry,) = (await send(CreateTopicsRequest(topics=[changed], validate_only=True))).topics
         if entry.error_code:
             return entry
         (tried,) = await describe_valid([changed], {changed.name: entry}, context, is_detailed=is_detailed)

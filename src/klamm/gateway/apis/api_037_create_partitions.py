@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.history.before import described_topics
 from klamm.gateway.history.recorded_api import IN_DOUBT, Change, Outcomes, RecordedApi, topic_resource
-from klamm.gateway.policies.decisions import Allowed, denial, divide, undecided
+from klamm.gateway.policies.decisions import Allowed, PassedTrials, denial, divide, undecided
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.policy_api import ChangeServer, change_policy
@@ -29,13 +29,17 @@ from klamm.server.time_slice import TimeSlice
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from klamm.gateway.policies.policy_api import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.details import CreatePartitionsDetails
+    from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
 
 Topic = CreatePartitionsRequest.CreatePartitionsTopic
 Entry = CreatePartitionsResponse.CreatePartitionsTopicResult
-_PARTS: Final = PartedApi(parts="topics", entries="results", entry=Entry, key=("name",))
+_PARTS: Final = PartedApi(
+    parts="topics", entries="results", response=CreatePartitionsResponse, entry=Entry, key=("name",)
+)
 
 
 def details_of(
@@ -71,7 +75,16 @@ def undecidable(topic: Topic, current: TopicFacts) -> ApiError | None:
 
 
 class AddedPartitions(ChangeServer):
-    """Server of CreatePartitions."""
+    """Server of CreatePartitions.
+
+    Args:
+        policies: As in ``ChangeServer``.
+        turns: As in ``ChangeServer``.
+    """
+
+    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
+        super().__init__(policies, turns)
+        self._trials = PassedTrials()
 
     async def handle(self, request: CreatePartitionsRequest, context: FilterContext) -> CreatePartitionsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
@@ -90,6 +103,7 @@ class AddedPartitions(ChangeServer):
             context,
             decide,
             turns_of=lambda topics: self._turns.of_topics(topic.name for topic in topics),
+            trials=self._trials,
         )
         return response
 

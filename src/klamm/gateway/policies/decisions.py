@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,6 +18,7 @@ from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.policy_runtime.service import UndecidedChange
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from klamm.gateway.policies.divided_requests import PartedApi
     from klamm.gateway.relay.filter import FilterContext
+    from klamm.history.change import Author
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
     from klamm.policy.kinds import PolicyKind
@@ -36,6 +40,10 @@ Entry = TypeVar("Entry")
 
 MAX_TURN_S: Final = 30.0
 """Seconds within which the upstream must respond while the turns of resources are held."""
+TRIAL_LASTS_S: Final = 900.0
+"""Seconds for which a trial is not repeated: the longest wait for a quota after which a part can still be changed."""
+MAX_TRIALS: Final = 1000
+"""Parts whose trials are remembered. An entry of CreateTopics has all configs, which are some 10 KiB."""
 OBJECT_BYTES: Final = 300
 """Memory of a question, or of a topic or a partition of a request, estimated."""
 
@@ -54,6 +62,51 @@ class Allowed(Generic[Part]):
     def note(self) -> str | None:
         """Text for the client about what the policy changed; None if it changed nothing."""
         return None if self.override is None else self.override.note
+
+
+class PassedTrials:
+    """Parts that passed their trial, but whose change a quota on partitions (KIP-599) delays. Used on the loop only.
+
+    The quota counts trials as well. If each retry of a client was tried again, the trial would use what the quota
+    admits, and the change would never be made. So such a part is not tried a second time: the retry is decided on with
+    the entry of the first trial, and then forwarded. The upstream checks and authorizes it as any other.
+
+    Args:
+        now: Monotonic clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._entries: dict[tuple[int, int], tuple[float, Any]] = {}
+        """Time until which an entry is kept, and the entry, by hashes of part and author. The oldest one is first."""
+
+    def remember(self, part: Any, entry: Any, decision: Any, author: Author) -> None:
+        """Keep the trials of a delayed part for ``TRIAL_LASTS_S`` seconds.
+
+        Args:
+            part: Part of the request.
+            entry: Its entry in the response to its trial.
+            decision: Decision on the part. An overridden part may have passed a trial of its own.
+            author: Author of the request.
+        """
+        tried = [(part, entry)]
+        if isinstance(decision, Allowed) and decision.entry is not None:
+            tried.append((decision.part, decision.entry))
+        for tried_part, tried_entry in tried:
+            if len(self._entries) >= MAX_TRIALS:
+                del self._entries[next(iter(self._entries))]
+            self._entries[_hashes(tried_part, author)] = self._now() + TRIAL_LASTS_S, tried_entry
+
+    def take(self, part: Any, author: Author) -> Any:
+        """Return the entry of a part that passed its trial, and forget it; None if there is none."""
+        if not self._entries:  # without a quota there never is one
+            return None
+        until, entry = self._entries.pop(_hashes(part, author), (-math.inf, None))
+        return entry if self._now() < until else None
+
+
+def _hashes(part: Any, author: Author) -> tuple[int, int]:
+    return hash(repr(part)), hash(author)
 
 
 class _PartRejectedError(KafkaApiError):
@@ -112,8 +165,9 @@ async def divide(
     context: FilterContext,
     decide: Callable[[Sequence[Any], Mapping[Any, Any]], Awaitable[Sequence[Any]]],
     *,
-    rejected: Sequence[Any] = (),
+    send: Callable[[Any], Awaitable[Any]] | None = None,
     turns_of: Callable[[Sequence[Any]], AbstractAsyncContextManager[None]] | None = None,
+    trials: PassedTrials | None = None,
 ) -> Any:
     """Forward the parts of a request that the upstream and the policy allow; return one entry for each part.
 
@@ -122,34 +176,58 @@ async def divide(
     allowed ones are forwarded, unless the request itself is ``validate_only``. The entries of all steps are returned in
     the order of the request.
 
+    Parts that passed a trial before (``trials``) are decided on and forwarded first, without another trial. The trial
+    of the other parts must not use what the quota admits.
+
     Args:
         api: API of the request.
         request: The request.
         context: Context of the request.
         decide: Function that takes the valid parts, and the entries of the upstream by their keys. It returns for each
             part an ``Allowed``, or the entry of a denied part.
-        rejected: Entries of parts that are not forwarded at all.
+        send: Function that sends a request as the client; None for ``forward`` of the context.
         turns_of: Function that returns the turns of valid parts, which are held until the upstream has responded. None
             if nothing that the policy sees depends on the state of the upstream.
+        trials: Trials of delayed parts; None if no quota delays requests of this API.
     """
-    keys = set(map(api.key_of, rejected))
-    rest = [part for part in api.parts_of(request) if api.key_of(part) not in keys]
-    last = trial = await context.forward(api.with_parts(request, rest, validate_only=True))
-    entries = [*rejected, *(entry for entry in api.entries_of(trial) if entry.error_code)]
-    passed = {api.key_of(entry): entry for entry in api.entries_of(trial) if not entry.error_code}
-    valid = [part for part in rest if api.key_of(part) in passed]
-    async with nullcontext() if turns_of is None else turns_of(valid):
-        decided = await decide(valid, passed)
-        allowed = [each for each in decided if isinstance(each, Allowed)]
-        entries += [each for each in decided if not isinstance(each, Allowed)]
-        notes = {api.key_of(each.part): each.note for each in allowed}
-        forwarded = [each.entry or passed[api.key_of(each.part)] for each in allowed]
-        if allowed and not request.validate_only:
-            real = api.with_parts(request, [each.part for each in allowed], validate_only=False)
-            last = await (context.forward(real) if turns_of is None else forward_in_turn(real, context))
-            forwarded = list(api.entries_of(last))
-        entries += [_noted(entry, notes.get(api.key_of(entry))) for entry in forwarded]
-    return api.merged(request, last, entries, throttle_time_ms=max(trial.throttle_time_ms, last.throttle_time_ms))
+    send = send or context.forward
+    trials = PassedTrials() if trials is None or request.validate_only else trials
+    parts, entries, throttle_time_ms = api.parts_of(request), list[Any](), 0
+
+    async def change(valid: Sequence[Any], passed: Mapping[Any, Any]) -> None:
+        nonlocal throttle_time_ms
+        async with nullcontext() if turns_of is None else turns_of(valid):
+            decided = await decide(valid, passed)
+            allowed = [each for each in decided if isinstance(each, Allowed)]
+            results = [each for each in decided if not isinstance(each, Allowed)]
+            notes = {api.key_of(each.part): each.note for each in allowed}
+            forwarded = [each.entry or passed[api.key_of(each.part)] for each in allowed]
+            if allowed and not request.validate_only:
+                real = api.with_parts(request, [each.part for each in allowed], validate_only=False)
+                response = await (send(real) if turns_of is None else forward_in_turn(real, context))
+                throttle_time_ms = max(throttle_time_ms, response.throttle_time_ms)
+                forwarded = list(api.entries_of(response))
+            results += [_noted(entry, notes.get(api.key_of(entry))) for entry in forwarded]
+        entries.extend(results)
+        throttled = {api.key_of(entry) for entry in results if entry.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+        for part, decision in zip(valid, decided, strict=True):
+            if api.key_of(part) in throttled:
+                trials.remember(part, passed[api.key_of(part)], decision, context.author)
+
+    delayed = {}
+    async for part in TimeSlice().over(parts):
+        if (entry := trials.take(part, context.author)) is not None:
+            delayed[api.key_of(part)] = entry
+    rest = [part for part in parts if api.key_of(part) not in delayed]
+    if delayed:
+        await change([part for part in parts if api.key_of(part) in delayed], delayed)
+    if rest or not delayed:
+        trial = await send(api.with_parts(request, rest, validate_only=True))
+        throttle_time_ms = max(throttle_time_ms, trial.throttle_time_ms)
+        entries += [entry for entry in api.entries_of(trial) if entry.error_code]
+        passed = {api.key_of(entry): entry for entry in api.entries_of(trial) if not entry.error_code}
+        await change([part for part in rest if api.key_of(part) in passed], passed)
+    return api.merged(request, entries, throttle_time_ms=throttle_time_ms)
 
 
 def _noted(entry: Any, note: str | None) -> Any:

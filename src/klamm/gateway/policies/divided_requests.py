@@ -30,6 +30,8 @@ class PartedApi:
     """Name of the field with the parts of a request."""
     entries: str
     """Name of the field with the entries of a response."""
+    response: type[Any]
+    """Class of the response, which has no fields but the entries and ``throttle_time_ms``."""
     entry: type[Any]
     """Class of the entries. They have an error code and an error message."""
     key: tuple[str, ...]
@@ -61,10 +63,10 @@ class PartedApi:
         names = {name: getattr(part, name) for name in self.key}
         return self.entry(error_code=error.error_code, error_message=error.error_message, **names)
 
-    def merged(self, request: Any, response: Any, entries: Iterable[Any], *, throttle_time_ms: int) -> Any:
+    def merged(self, request: Any, entries: Iterable[Any], *, throttle_time_ms: int) -> Any:
         """Return a response with these entries in the order of the request."""
         ordered = in_order(map(self.key_of, self.parts_of(request)), entries, self.key_of)
-        return replaced(response, **{self.entries: ordered, "throttle_time_ms": throttle_time_ms})
+        return self.response(**{self.entries: ordered, "throttle_time_ms": throttle_time_ms})
 
 
 def in_order(order: Iterable[Hashable], entries: Iterable[Entry], key_of: Callable[[Entry], Hashable]) -> list[Entry]:

@@ -19,7 +19,7 @@ from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.gateway_context import FakeContext, FakePolicies
+from tests.support.gateway_context import FakeContext, FakePolicies, LimitedUpstream
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -229,6 +229,22 @@ def test_policy_is_not_asked_if_upstream_does_not_create_topics() -> None:
         assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert policies.asked == []
     assert admin.calls == 2
+
+
+def test_trial_does_not_use_the_quota_of_an_automatic_creation() -> None:
+    # given a quota that admits one topic each second, and has admitted as many as it can at once
+    existing, policies = Upstream(), FakePolicies()
+    upstream = LimitedUpstream(existing, rate=1)
+    upstream.bucket.take(12, 1, 0)
+    requested = RequestedTopics(policies.as_policies())
+    # when the client retries
+    for _ in range(50):
+        context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
+        response = asyncio.run(requested.handle(metadata("a", "b"), context))
+        upstream.now_s += 0.1
+    # then
+    assert codes(response) == {"a": 0, "b": 0}
+    assert len(existing.made) == 2
 
 
 def test_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:

@@ -8,6 +8,7 @@ denied reaches the upstream.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from klamm.gateway.apis.api_019_create_topics import CreatedTopics
 from klamm.gateway.apis.api_020_delete_topics import DeletedTopics
 from klamm.gateway.apis.api_037_create_partitions import AddedPartitions
 from klamm.gateway.apis.api_045_alter_partition_reassignments import AlteredReassignments
+from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
@@ -39,7 +41,7 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 from klamm.security.acls import AclOperation
-from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, id_of
+from tests.support.gateway_context import ANNA, FakeAdmin, FakeContext, FakePolicies, LimitedUpstream, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -207,6 +209,85 @@ def test_policy_that_overrides_itself_denies_the_topic() -> None:
     assert [topic.error_code for topic in response.topics] == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert "contradict" in (response.topics[0].error_message or "")
     assert all(sent.validate_only for sent in context.forwarded)
+
+
+def retried(served: CreatedTopics | AddedPartitions, upstream: LimitedUpstream, request: Any) -> list[list[str]]:
+    """Send a request as Java's admin client does, until the quota admits all topics; return those of each attempt."""
+    attempts: list[list[str]] = []
+    while request.topics and len(attempts) < 10:
+        attempts.append([topic.name for topic in request.topics])
+        context = FakeContext(upstream, FakeAdmin({name: [[1]] for name in NAMES}))
+        response: Any = asyncio.run(served.handle(request, context))
+        entries = response.topics if isinstance(response, CreateTopicsResponse) else response.results
+        left = [each.name for each in entries if each.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        assert left or {each.error_code for each in entries} == {0}
+        request = replaced(request, topics=[topic for topic in request.topics if topic.name in left])
+        upstream.wait(response)
+    return attempts
+
+
+def test_trial_does_not_use_the_quota_of_the_real_creation() -> None:
+    # given a quota that the first topic uses up
+    policies, upstream = FakePolicies(), LimitedUpstream(creates(()), rate=10)
+    served = CreatedTopics(policies.as_policies())
+    a, b = (CreateTopicsRequest(topics=[new_topic(name, num_partitions=60)]) for name in "ab")
+    # when
+    attempts = [retried(served, upstream, request) for request in (a, b)]
+    # then one attempt is rejected at its trial, and one after it
+    assert attempts == [[["a"]], [["b"]] * 3]
+    assert [details.topic for details in policies.asked] == ["a", "b", "b"]
+    # the next creation, also of the same topic, is tried
+    upstream.now_s += 1000
+    again = FakeContext(upstream)
+    asyncio.run(served.handle(b, again))
+    assert [sent.validate_only for sent in again.forwarded] == [True, False]
+
+
+def test_topics_that_passed_their_trial_come_before_trials_of_others() -> None:
+    policies, upstream = FakePolicies(), LimitedUpstream(creates(()), rate=1)
+    topics = [new_topic(name, num_partitions=12) for name in "abc"]
+    attempts = retried(CreatedTopics(policies.as_policies()), upstream, CreateTopicsRequest(topics=topics))
+    assert attempts == [["a", "b", "c"], ["a", "b", "c"], ["b", "c"], ["b", "c"], ["c"], ["c"]]
+
+
+def test_trials_of_an_overridden_topic_do_not_use_the_quota_of_its_creation() -> None:
+    # given
+    class LimitedPartitions(FakePolicies):
+        async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
+            return None if overridden else Override(reason="a: fewer", num_partitions=12)
+
+    upstream = LimitedUpstream(creates(()), rate=1)
+    served = CreatedTopics(LimitedPartitions().as_policies())
+    # when
+    attempts = retried(served, upstream, CreateTopicsRequest(topics=[new_topic("a", num_partitions=20)]))
+    # then one attempt each is rejected at the second trial and at the creation
+    assert attempts == [["a"]] * 3
+
+
+def test_trial_does_not_use_the_quota_of_the_real_partitions() -> None:
+    policies, upstream = FakePolicies(), LimitedUpstream(grows(()), rate=1)
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=12, assignments=None)
+    served = AddedPartitions(policies.as_policies(), ResourceTurns())
+    assert retried(served, upstream, CreatePartitionsRequest(topics=[topic])) == [["a"], ["a"]]
+    assert len(policies.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "changes", [{"validate_only": True}, {"author": replace(ANNA, principal="User:berta")}, {"num_partitions": 24}]
+)
+def test_trial_of_another_request_is_not_skipped(changes: dict[str, Any]) -> None:
+    # given
+    upstream = LimitedUpstream(creates(()), rate=1)
+    served = CreatedTopics(FakePolicies().as_policies())
+    rejected = CreateTopicsRequest(topics=[new_topic("a", num_partitions=12)])
+    upstream.wait(asyncio.run(served.handle(rejected, FakeContext(upstream))))
+    # when
+    context = FakeContext(upstream, author=changes.get("author", ANNA))
+    topic = new_topic("a", num_partitions=changes.get("num_partitions", 12))
+    validate_only = changes.get("validate_only", False)
+    asyncio.run(served.handle(CreateTopicsRequest(topics=[topic], validate_only=validate_only), context))
+    # then
+    assert context.forwarded[0].validate_only
 
 
 def grows(rejected: Collection[str]) -> Callable[[Message], Message]:

@@ -24,6 +24,9 @@ uses its newest version, whose response has the same fields.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 import struct
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from klamm.gateway.policies.policy_api import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext, FilterResult
     from klamm.policy_runtime import Policies
+
+logger = logging.getLogger(__name__)
 
 _THROTTLE_SINCE: Final = 3
 """First version of responses that begin with ``throttle_time_ms``."""
@@ -103,6 +108,8 @@ _ASKS_FOR_CREATION_SINCE: Final = 4
 _AUTO_CREATE: Final = "auto.create.topics.enable"
 _SETTING_LASTS_S: Final = 30.0
 """Seconds after which the upstream's setting is read again."""
+_RETRY_S: Final = 5.0
+"""The same after a read that failed. Each may take as long as the admin client retries."""
 
 Topic = MetadataResponse.MetadataResponseTopic
 
@@ -141,8 +148,11 @@ class RequestedTopics:
         self._policies = policies
         self._now = now
         self._trials = PassedTrials()
-        self._creates: tuple[float, bool] | None = None
-        """Time until which the upstream's ``auto.create.topics.enable`` is known, and its value."""
+        self._creates = False
+        """Last value of the upstream's ``auto.create.topics.enable``; False before the first one."""
+        self._known_until = -math.inf
+        """Time until which it is not read again."""
+        self._reading = asyncio.Lock()
 
     async def handle(self, request: MetadataRequest, context: FilterContext) -> MetadataResponse:
         """Return the upstream's response. A topic whose creation is denied has TOPIC_AUTHORIZATION_FAILED."""
@@ -161,19 +171,22 @@ class RequestedTopics:
         return replaced(first, topics=[entries.get(topic.name or "", topic) for topic in first.topics])
 
     async def _creates_topics(self, response: MetadataResponse, context: FilterContext) -> bool:
-        """Return whether the upstream creates topics on request; True if that cannot be found out."""
-        if self._creates is not None and self._now() < self._creates[0]:
-            return self._creates[1]
-        creates = True
-        if response.brokers:
-            broker = ConfigResource(ResourceType.BROKER, str(response.brokers[0].node_id))
-            try:
-                configs = (await context.admin.describe_configs({broker: [_AUTO_CREATE]}))[broker]
-                creates = configs[_AUTO_CREATE].value != "false"
-            except (*CLUSTER_ERRORS, KeyError):
-                creates = True
-        self._creates = self._now() + _SETTING_LASTS_S, creates
-        return creates
+        """Return whether the upstream creates topics on request. If that cannot be read, the last value counts.
+
+        False before the first value: the client retries, but a topic that must not exist would stay.
+        """
+        async with self._reading:
+            if self._now() >= self._known_until:
+                try:
+                    broker = ConfigResource(ResourceType.BROKER, str(response.brokers[0].node_id))
+                    configs = (await context.admin.describe_configs({broker: [_AUTO_CREATE]}))[broker]
+                    self._creates, lasts_s = configs[_AUTO_CREATE].value != "false", _SETTING_LASTS_S
+                except (*CLUSTER_ERRORS, LookupError) as error:
+                    lasts_s = _RETRY_S
+                    text = "The gateway cannot read %s of the upstream, so missing topics are %s for clients: %r"
+                    logger.warning(text, _AUTO_CREATE, "still created" if self._creates else "not created", error)
+                self._known_until = self._now() + lasts_s
+            return self._creates
 
     async def _create(self, names: Sequence[str], context: FilterContext) -> dict[str, Topic]:
         """Create the topics that the policy allows; return the entries of all others."""

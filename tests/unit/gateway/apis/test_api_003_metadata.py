@@ -95,6 +95,16 @@ class BrokerConfigs:
         return result
 
 
+class UnreadableConfigs:
+    """Admin client of an upstream whose broker does not respond."""
+
+    def describe_configs(self, resources: Any) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(resources)
+        for resource in resources:
+            result.fail(resource, TimeoutError("no response"))
+        return result
+
+
 def metadata(*names: str, may_create: bool = True) -> MetadataRequest:
     topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     return MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
@@ -229,6 +239,51 @@ def test_policy_is_not_asked_if_upstream_does_not_create_topics() -> None:
         assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert policies.asked == []
     assert admin.calls == 2
+
+
+@pytest.mark.parametrize("value", ["false", "true"])
+def test_last_value_counts_while_automatic_creation_cannot_be_read(
+    value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given a value that was read before
+    upstream, admin, clock = Upstream(creates=False), BrokerConfigs(value), [0.0]
+    requested = RequestedTopics(FakePolicies().as_policies(), now=lambda: clock[0])
+    asyncio.run(requested.handle(metadata("a"), FakeContext(upstream, admin, api_version=12)))
+    # when it cannot be read
+    clock[0] = 31.0
+    broken = FakeContext(upstream, UnreadableConfigs(), api_version=12)
+    for name in "bc":
+        asyncio.run(requested.handle(metadata(name), broken))
+    # then
+    assert [topic.name for topic in upstream.made] == (["a", "b", "c"] if value == "true" else [])
+    assert len([record for record in caplog.records if "auto.create.topics.enable" in record.getMessage()]) == 1
+    # and the value is read again soon
+    clock[0] = 36.0
+    asyncio.run(requested.handle(metadata("d"), FakeContext(upstream, admin, api_version=12)))
+    assert admin.calls == 2
+
+
+def test_no_topic_is_created_before_automatic_creation_is_known() -> None:
+    upstream, policies, clock = Upstream(creates=False), FakePolicies(), [0.0]
+    requested = RequestedTopics(policies.as_policies(), now=lambda: clock[0])
+    response = asyncio.run(requested.handle(metadata("a"), FakeContext(upstream, UnreadableConfigs(), api_version=12)))
+    assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert upstream.trials == []
+    clock[0] = 5.0
+    asyncio.run(requested.handle(metadata("a"), FakeContext(upstream, BrokerConfigs("true"), api_version=12)))
+    assert len(upstream.made) == 1
+
+
+def test_requests_that_wait_for_automatic_creation_share_one_read() -> None:
+    upstream, admin = Upstream(creates=False), BrokerConfigs("false")
+    requested = RequestedTopics(FakePolicies().as_policies())
+
+    async def ask_twice() -> None:
+        context = FakeContext(upstream, admin, api_version=12)
+        await asyncio.gather(*(requested.handle(metadata(name), context) for name in "ab"))
+
+    asyncio.run(ask_twice())
+    assert admin.calls == 1
 
 
 def test_trial_does_not_use_the_quota_of_an_automatic_creation() -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from klamm.admin import ConfigEntry
 from klamm.gateway.apis.table import POLICIES
 from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.gateway.relay.filter import Serve
@@ -69,7 +70,7 @@ def upstream(request: Message) -> Message:
         case MetadataRequest():
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics = [MetadataResponse.MetadataResponseTopic(name=name, error_code=unknown) for name in NAMES]
-            return MetadataResponse(topics=topics)
+            return MetadataResponse(topics=topics, brokers=[MetadataResponse.MetadataResponseBroker(node_id=1)])
         case CreateTopicsRequest():
             created = CreateTopicsResponse.CreatableTopicResult
             return CreateTopicsResponse(
@@ -114,7 +115,9 @@ async def test_other_requests_are_served_between_the_decisions_on_parts(
     monkeypatch.setattr(time_slice, "SLICE_S", 0.0)
     policies = CountingPolicies()
     (api,) = (each for each in POLICIES if each.key == request_.API_KEY)
-    context = FakeContext(upstream=upstream, admin=FakeAdmin({name: [[1]] for name in NAMES}))
+    admin, auto_create = FakeAdmin({name: [[1]] for name in NAMES}), "auto.create.topics.enable"
+    admin.described = {(ResourceType.BROKER, "1"): {auto_create: ConfigEntry(auto_create, "true")}}
+    context = FakeContext(upstream=upstream, admin=admin)
     result = api.filter(policies.as_policies(), ResourceTurns()).decide(request_, context)
     assert isinstance(result, Serve)
     counting = asyncio.create_task(policies.count_turns())

@@ -473,7 +473,7 @@ def configs(address: str, capsys: pytest.CaptureFixture[str]) -> Command:
 
 def test_both_credentials_of_a_user_are_set_by_one_command(configs: Command) -> None:
     # given
-    user = ("--user", "both")
+    user = ("--user", "nina")
     passwords = f"SCRAM-SHA-256=[password={SECRET}],SCRAM-SHA-512=[password={SECRET}]"
     # when
     status = configs("--alter", *user, "--add-config", passwords)[0]

@@ -132,12 +132,10 @@ bench: setup
 bench-quick: setup
 	$(WITH_BENCH_TOOLS) python -m benchmarks --quick
 
-# All files with long tests, and those whose tests do more when KLAMM_SOAK is set.
-soak: SOAKED = $(shell grep -il 'soak\|mark.long' tests/interop/test_*.py tests/spark/test_*.py)
 soak: setup
-	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash $(SOAKED)
+	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS)
 	for release in $(OLDER_RELEASES); do \
-		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
+		$(WITH_JAVA_AND_MAVEN) pytest --long $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
 	$(WITH_GO) python -m scripts.client_suites
 	@$(MAKE) --no-print-directory orders
 

@@ -111,6 +111,7 @@ def test_idle_connections_leave_descriptors_for_storage() -> None:
             assert again.end_offset("beside", 0) == 3
 
 
+@pytest.mark.long
 def test_unfinished_tls_handshakes_leave_descriptors_for_storage(tmp_path: Path) -> None:
     """They count as connections from the moment they are accepted, so they leave what logs and scrapes need."""
     port = free_port()

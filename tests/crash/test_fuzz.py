@@ -251,6 +251,7 @@ async def test_bystander_is_served_during_decoding_of_tiny_elements(broker: Klam
     assert broker.is_running
 
 
+@pytest.mark.long
 def test_damaged_requests_through_a_gateway_change_nothing(broker: KlammBroker) -> None:
     generator = random.Random(109)
     requests = valid_requests()

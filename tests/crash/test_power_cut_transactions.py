@@ -91,12 +91,14 @@ def _violations_in(scratch: Path) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_checker_detects_forgotten_transaction_decisions(scratch: Path) -> None:
     """A control: as it was before decisions outlived the next transaction of their producer."""
     with mock.patch.object(Decisions, "find", return_value=None):
         assert _violations_in(scratch)
 
 
+@pytest.mark.long
 def test_checker_detects_records_without_fsync(scratch: Path) -> None:
     """A control: logs are acknowledged without an fsync."""
     with mock.patch("klamm.storage.log.flusher.fsync_path"):

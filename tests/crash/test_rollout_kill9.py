@@ -142,6 +142,7 @@ def play(
     check_end(servers(), topics, fails=bool(guard))
 
 
+@pytest.mark.long
 @ENDS
 def test_killed_broker_only_delays_a_roll_out(broker: KlammBroker, tmp_path: Path, guard: Sequence[str]) -> None:
     chance = random.Random(len(guard))

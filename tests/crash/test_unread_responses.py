@@ -194,6 +194,7 @@ def test_half_open_connection_closes_when_idle(broker: Broker) -> None:
         peer.close()
 
 
+@pytest.mark.long
 def test_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
     """It needs longer than connections.max.idle.ms for one response."""
     with broker.connect() as peer:

@@ -48,24 +48,14 @@ def family(request: pytest.FixtureRequest) -> Family:
     return chosen
 
 
-def _addresses(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One cluster of each kind, which a mirror's tests take for source and target."""
     if request.param == "kafka":
         yield request.getfixturevalue("real_kafka").bootstrap_servers
         return
     with KlammBroker({"log.cleaner.backoff.ms": "500"}) as broker:
         yield broker.bootstrap_servers
-
-
-@pytest.fixture(scope="module", params=["kafka", "klamm"])
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One cluster of each kind, which a mirror's tests take for source and target."""
-    yield from _addresses(request)
-
-
-@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
-def klamm_address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The same, with real Kafka in ``make test-long`` only."""
-    yield from _addresses(request)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +65,7 @@ def fast_kafka(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaClus
         yield cluster
 
 
-@pytest.fixture(scope="module", params=["kafka", "klamm", *long_only("gateway")])
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka", "gateway")])
 def impact_cluster(request: pytest.FixtureRequest) -> Iterator[ImpactCluster]:
     """A cluster in which outages are rebuilt: Apache Kafka, the same through a gateway, and klamm."""
     with contextlib.ExitStack() as stack:

@@ -29,6 +29,7 @@ from klamm.admin import (
     UserScramCredentialUpsertion,
 )
 from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
 
@@ -40,7 +41,7 @@ TOPIC = unique("admin-calls-")
 FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 
 
-@pytest.fixture(scope="module", params=["klamm", "kafka"])
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each broker in turn, with a topic of two partitions."""
     if request.param == "kafka":

@@ -136,6 +136,7 @@ def sizes(target: TargetAssignment) -> list[int]:
     return sorted(sum(map(len, assignment.values())) for assignment in target.values())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_random_groups_are_assigned_as_by_kafka() -> None:
     """K848-04."""

@@ -285,6 +285,7 @@ def test_recorded_session_has_successes_failures_and_output(golden: list[Outcome
     assert sum(bool(outcome.stdout) for outcome in golden) > len(golden) // 2
 
 
+@pytest.mark.long
 def test_kafkas_tools_print_the_same_against_klamm_and_kafka(
     kafkas_plays: tuple[list[Outcome], list[Outcome]],
 ) -> None:
@@ -315,7 +316,7 @@ def test_klamm_commands_print_the_same_as_kafkas_tools(
     assert differences == []
 
 
-@pytest.mark.parametrize("against", ["klamm", "kafka"])
+@pytest.mark.parametrize("against", ["klamm", *long_only("kafka")])
 def test_plan_and_apply_work_on_klamm_and_kafka(
     against: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -141,7 +141,7 @@ def topics(real_kafka_3: KafkaCluster) -> Iterator[Callable[[], str]]:
             outcome.exception(60)  # some are deleted
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", ["config, config", *long_only(*[pair for pair in PAIRS if pair != "config, config"])])
 def test_changes_allowed_alone_are_denied_together(
     pair: str, admins: tuple[AdminClient, AdminClient], topics: Callable[[], str]
 ) -> None:
@@ -160,7 +160,8 @@ def test_changes_allowed_alone_are_denied_together(
         assert any(errors), f"both changes of {topic} were allowed"
 
 
-@pytest.mark.parametrize("broker", [1, *long_only(None)])
+@pytest.mark.long
+@pytest.mark.parametrize("broker", [1, None])
 def test_broker_configs_allowed_alone_are_denied_together(
     broker: int | None, admins: tuple[AdminClient, AdminClient]
 ) -> None:

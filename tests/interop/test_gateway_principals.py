@@ -261,6 +261,7 @@ async def answer_to(port: int, message: bytes) -> tuple[int, bytes, bool]:
     return answer.error_code, bytes(answer.auth_bytes), answer.session_lifetime_ms < CENTURY_MS
 
 
+@pytest.mark.long
 async def test_tokens_with_an_unusual_expiry_are_accepted_as_by_kafka(kafka: int, broker: int) -> None:
     for value in UNUSUAL:
         token = unsecured_with("exp", value, claims_of("ann", iat=None))

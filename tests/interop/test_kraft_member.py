@@ -298,6 +298,7 @@ def test_allocated_producer_ids_are_in_ascending_blocks(cluster: KafkaCluster) -
         member.unregister()
 
 
+@pytest.mark.long
 def test_member_is_cordoned_unless_it_is_told_otherwise(cluster: KafkaCluster) -> None:
     # given
     with started(member_of(cluster)) as former:
@@ -366,6 +367,7 @@ def test_member_that_dies_while_it_shuts_down_accepts_partitions_after_its_resta
             again.unregister()
 
 
+@pytest.mark.long
 def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: KafkaCluster) -> None:
     with started(member_of(cluster)) as member:
         second = member_of(cluster)
@@ -376,6 +378,7 @@ def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: Kafk
         member.unregister()
 
 
+@pytest.mark.long
 def test_second_process_of_the_same_incarnation_ends_the_first(cluster: KafkaCluster) -> None:
     state = MemoryMembershipStore()
     with started(member_of(cluster, state=state)) as first:
@@ -500,6 +503,7 @@ def test_controllers_with_tls_and_logins_require_cluster_action(java: None, tmp_
                 member.unregister()
 
 
+@pytest.mark.long
 def test_controllers_of_another_cluster_are_rejected(cluster: KafkaCluster) -> None:
     observer = MetadataObserver(connection(cluster), cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
     observer.start()

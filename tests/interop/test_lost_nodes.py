@@ -122,6 +122,7 @@ def _wait_for_all_replicas(address: str, topics: list[str]) -> None:
         wait_until(are_in_sync, timeout_s=300, what="all replicas in sync", interval_s=0.2)
 
 
+@pytest.mark.long
 def test_admin_calls_and_a_copier_survive_the_loss_of_a_node(real_kafka_3: KafkaCluster) -> None:
     """The leader of two partitions of each topic is lost while calls are made and records are copied."""
     # given

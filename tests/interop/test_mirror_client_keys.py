@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from klamm.dataframes.options import KAFKA_PROPERTIES
 from klamm.mirror.settings.mirror import parse_settings
 from tests.support.client_keys import (
@@ -91,6 +93,7 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+@pytest.mark.long
 def test_client_properties_have_mirrormaker_precedence(java: None) -> None:
     """K894-27: the order that the unit tests hold klamm to. No security property of Kafka is taken for misspelt."""
     with java_virtual_machine() as jvm:

@@ -26,7 +26,6 @@ from tests.support.copiers import copy_all, is_done, run_until
 from tests.support.equal_offsets import EqualFlow, LateWrite, SlowReplicas, contents, copy_until_kept
 from tests.support.frame_proxy import FrameProxy
 from tests.support.klamm import KlammBroker
-from tests.support.long_tests import long_only
 from tests.support.mirror import create_topic, delete_records, delete_topic, properties
 from tests.support.processes import wait_until
 from tests.support.transactional_clients import Aio
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from klamm.protocol.frames import RequestHeader
 
 YEAR_2013 = 1_356_998_400_000
-klamm_or_long = pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 
 
 def produce(address: str, topic: str, first: int, count: int, codec: Codec = Codec.NONE) -> None:
@@ -101,7 +99,6 @@ def test_purged_beginning_within_a_batch_is_not_on_the_target_either(address: st
     assert min(flow.assert_equal()) == 450
 
 
-@klamm_or_long
 @pytest.mark.parametrize("commit", [True, False])
 def test_log_start_within_a_transaction_is_kept(address: str, commit: bool) -> None:
     flow = EqualFlow(address, address)
@@ -168,7 +165,6 @@ MOMENTS = ("starting", "during", "after", *(("before",) if os.environ.get("KLAMM
 MARKERS = 27
 
 
-@klamm_or_long
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: str) -> None:
     outcomes = {}
@@ -214,7 +210,6 @@ def test_mirror_continues_behind_records_that_are_not_replicated(address: str) -
     assert len(flow.assert_equal()) == 20
 
 
-@klamm_or_long
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("KLAMM_SOAK") else 1))
 def test_lost_responses_never_move_a_record(address: str, seed: int) -> None:
     flow, drawn = EqualFlow(address, address), random.Random(seed)
@@ -262,7 +257,6 @@ def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
     flow.assert_equal()
 
 
-@klamm_or_long
 def test_fenced_mirror_stays_stopped_after_its_remote_topic_was_created_again(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,7 +288,6 @@ def test_fenced_mirror_stays_stopped_after_its_remote_topic_was_created_again(
         newer.close()
 
 
-@klamm_or_long
 def test_open_transaction_is_copied_after_its_commit(address: str) -> None:
     flow = EqualFlow(address, address)
     with Aio(address, f"{flow.topic}-1") as producer:
@@ -310,7 +303,6 @@ def test_open_transaction_is_copied_after_its_commit(address: str) -> None:
     assert len(flow.assert_equal()) == 11
 
 
-@klamm_or_long
 def test_purged_beginning_of_a_compacted_topic_is_deleted_on_the_target(address: str) -> None:
     flow = EqualFlow(
         address,
@@ -373,7 +365,6 @@ def test_empty_batch_that_compaction_leaves_of_a_producer_is_a_gap(address: str)
     assert list(flow.assert_equal()) == [1, 2, 3]
 
 
-@klamm_or_long
 def test_remote_topic_with_log_append_time_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address, target_configs={"message.timestamp.type": "LogAppendTime"})
     produce(address, flow.topic, 0, 5)
@@ -385,7 +376,6 @@ def test_remote_topic_with_log_append_time_stops_the_partition(address: str) -> 
     assert contents(address, flow.remote_topic, "read_committed") == {}
 
 
-@klamm_or_long
 def test_source_that_is_shorter_than_the_target_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address)
     produce(address, flow.topic, 0, 10)
@@ -428,7 +418,6 @@ def test_source_that_lost_its_last_records_stops_the_partition(count: int) -> No
         assert contents(address, flow.remote_topic, "read_committed") == before
 
 
-@klamm_or_long
 def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
     flow, stray = EqualFlow(address, address), EqualFlow(address, address)
     producer = Producer({"bootstrap.servers": address})
@@ -452,7 +441,6 @@ def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
     )
 
 
-@klamm_or_long
 def test_deleted_remote_topic_is_mirrored_again_from_the_log_start(address: str) -> None:
     flow = EqualFlow(address, address)
     produce(address, flow.topic, 0, 100)
@@ -467,7 +455,6 @@ def test_deleted_remote_topic_is_mirrored_again_from_the_log_start(address: str)
     assert list(flow.assert_equal()) == list(range(60, 100))
 
 
-@klamm_or_long
 def test_records_purged_before_they_were_mirrored_stop_the_partition(address: str) -> None:
     flow = EqualFlow(address, address)
     produce(address, flow.topic, 0, 10)
@@ -485,7 +472,6 @@ def test_records_purged_before_they_were_mirrored_stop_the_partition(address: st
     assert sorted(there) == [*range(10), *range(15, 20)]
 
 
-@klamm_or_long
 def test_markers_of_many_partitions_share_requests(address: str) -> None:
     flow = EqualFlow(address, address, partitions=20)
     producer = Producer({"bootstrap.servers": address, "transactional.id": f"{flow.topic}-writer"})
@@ -508,7 +494,6 @@ def test_markers_of_many_partitions_share_requests(address: str) -> None:
         assert list(flow.assert_equal(partition)) == [0, 2, 4]
 
 
-@klamm_or_long
 def test_other_record_at_the_same_offset_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address)
     drawn = random.Random(1)

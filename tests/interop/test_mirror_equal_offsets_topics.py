@@ -13,7 +13,6 @@ from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow, contents
-from tests.support.long_tests import long_only
 from tests.support.mirror import create_topic, delete_topic, grow_topic
 from tests.support.wire import WireClient
 
@@ -91,7 +90,6 @@ def test_deleted_source_topic_leaves_the_remote_topic_as_it_is(flow: EqualFlow, 
     assert contents(flow.target, flow.remote_topic, "read_uncommitted") == before
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 @pytest.mark.parametrize("count", [0, 2, 3, 7])
 def test_recreated_source_topic_stops_the_partition(flow: EqualFlow, copier: Copier, count: int) -> None:
     before = flow.assert_equal()
@@ -107,7 +105,6 @@ def test_recreated_source_topic_stops_the_partition(flow: EqualFlow, copier: Cop
     assert contents(flow.target, flow.remote_topic, "read_uncommitted") == before
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 def test_stopped_partition_starts_again_once_its_remote_topic_is_another_one(flow: EqualFlow, copier: Copier) -> None:
     delete_topic(flow.source, flow.topic)
     create_topic(flow.source, flow.topic, 1, KEPT)

@@ -18,7 +18,6 @@ from klamm.protocol.messages.produce import ProduceRequest
 from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.frame_proxy import FrameProxy
-from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, produce
 from tests.support.processes import wait_until
 
@@ -118,7 +117,6 @@ def test_open_transaction_of_dead_task_ends_before_successor_reads_source_offset
     flow.assert_copied_exactly_once()
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 def test_live_predecessor_is_fenced_and_its_records_stay_uncommitted(flow: Flow) -> None:
     """K894-39: it learns of it when it writes again, and begins where its successor ended."""
     flow.write(50)
@@ -194,7 +192,6 @@ def _records(copier: Copier) -> int:
     return sum(row.records for row in copier.progress())
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
 def test_changed_shard_count_fences_previous_shards(flow: Flow, before: int, after: int) -> None:
     """K894-39: their transactional ids are others, so they are fenced by name."""

@@ -85,6 +85,7 @@ def test_exactly_once_copies_many_partitions_in_four_shards(
         assert_exactly_once(address, topic, expected, source=(address, topic.removeprefix(f"{alias}.")))
 
 
+@pytest.mark.long
 def test_many_partitions_share_one_transaction(
     real_kafka: KafkaCluster, flow: tuple[str, list[PartitionId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

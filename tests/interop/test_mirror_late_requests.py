@@ -21,7 +21,6 @@ from klamm.protocol.messages.produce import ProduceRequest
 from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.frame_proxy import FrameProxy
-from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, produce
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ class LateTarget(FrameProxy):
             timer.join()
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_arrive_once_despite_lost_and_late_requests(address: str, seed: int) -> None:
     """K894-39."""

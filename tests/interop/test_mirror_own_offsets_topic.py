@@ -238,6 +238,7 @@ def test_missing_source_offsets_are_not_zero(target: str) -> None:
         mirrored_offsets(flow)
 
 
+@pytest.mark.long
 def test_offsets_in_own_topic_outrank_those_of_worker_as_in_kafka(java: None, target: str) -> None:
     """K894-27: the key counts behind ``A->B.`` only; Kafka 4.1 also loses what only the worker's topic has."""
     # given

@@ -48,12 +48,6 @@ if TYPE_CHECKING:
 KLAMM = 9
 
 
-@pytest.fixture(scope="module")
-def address(klamm_address: str) -> str:
-    """The source. ``test_mirror_replica_kafka.py`` reads from real Kafka."""
-    return klamm_address
-
-
 class ReplicaFlow:
     """A topic on a real source, and a copier that leads it on a target of wire replicas."""
 

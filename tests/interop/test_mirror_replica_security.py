@@ -82,6 +82,7 @@ def broker_right(cluster: KafkaCluster, no_acls: None) -> None:
     grant(cluster)
 
 
+@pytest.mark.long
 def test_replicas_log_in_by_scram_and_need_cluster_action(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)
     end = flow.produce(5)
@@ -102,6 +103,7 @@ def test_replicas_log_in_by_scram_and_need_cluster_action(cluster: KafkaCluster,
         run_until(copier, lambda: copier.progress()[0].state is CopyState.PROMOTED, timeout_s=SOON_S)
 
 
+@pytest.mark.long
 def test_plan_names_what_the_brokers_cannot_use(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)
     assert obstacles(flow.settings)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
@@ -244,6 +246,7 @@ def registered(flow: SecureFlow) -> set[int]:
         return set(observer.wait_until_caught_up(30).brokers)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("broker_right")
 def test_strangers_get_no_records(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)

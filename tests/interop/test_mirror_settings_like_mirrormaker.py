@@ -11,6 +11,8 @@ import random
 import re
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from klamm.config_providers import resolve
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, parse_properties
@@ -167,6 +169,7 @@ def difference(text: str, expected: list[dict[str, str]]) -> object:
     return differing or None
 
 
+@pytest.mark.long
 def test_settings_match_mirrormaker(java: None, tmp_path: Path) -> None:
     draw = random.Random(894)
     texts = [mm2_files.text_of(name, tmp_path) for name in mm2_files.NAMES if name not in OTHERS]
@@ -177,6 +180,7 @@ def test_settings_match_mirrormaker(java: None, tmp_path: Path) -> None:
     assert sum("error" not in each[-1] for each in decisions if each) > len(texts) / 3
 
 
+@pytest.mark.long
 def test_no_key_of_mirrormaker_is_unknown(java: None) -> None:
     keys = run_tool("MirrorKeys").split()
     assert len(keys) > 500

@@ -12,6 +12,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.formats import OffsetSync
 from tests.support.copiers import copy_all, copy_settings
+from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.record_times import RECENT_MS
 
@@ -20,7 +21,7 @@ TAKES = {"cleanup.policy": "compact", "max.message.bytes": "1500"}
 """About ten positions."""
 
 
-@pytest.mark.parametrize("shards", [0, 1])
+@pytest.mark.parametrize("shards", [0, *long_only(1)])
 def test_first_source_offsets_are_split_into_batches(address: str, shards: int) -> None:
     """K894-38: ``offset.storage.partitions = 1`` brings all of them into one partition; syncs have only one."""
     # given

@@ -90,6 +90,7 @@ def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
     return [(0, Seen(b"k", b"%d" % number, (), RECENT_MS + number)) for number in range(first, first + count)]
 
 
+@pytest.mark.long
 def test_mirror_client_reads_checkpoints_and_heartbeats(java: None) -> None:
     """K894-41, K894-44: translateOffsets, replicationHops, upstreamClusters, heartbeatTopics, checkpointTopics."""
     with klamm.Broker() as here, klamm.Broker() as there:

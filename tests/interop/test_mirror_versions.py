@@ -89,6 +89,7 @@ def written(real_kafka: KafkaCluster) -> Written:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fetch_version", FETCH_VERSIONS)
 def test_every_fetch_and_produce_version_copies_records(
     real_kafka: KafkaCluster, written: Written, fetch_version: int

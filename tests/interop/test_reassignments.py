@@ -26,6 +26,7 @@ from klamm.protocol.messages.alter_partition_reassignments import (
 )
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from tests.support.kafka_tools import run_tool
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
 from tests.support.wire import WireClient
@@ -42,7 +43,7 @@ PARTITION = TopicPartition(TOPIC, 0)
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
-@pytest.fixture(scope="module", params=["klamm", "kafka"])
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "kafka":
         cluster: KafkaCluster = request.getfixturevalue("real_kafka_3")

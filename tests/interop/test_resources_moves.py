@@ -54,6 +54,7 @@ def _no_throttled_replicas(real_kafka_3: KafkaCluster) -> None:
             set_configs(admin, left)
 
 
+@pytest.mark.long
 def test_replication_factor_changes_by_a_throttled_reassignment(
     real_kafka_3: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,6 +210,7 @@ def test_command_line_reads_java_stores(
     assert main(command) == 0, capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["jks", "p12"])
 def test_mirror_reads_java_stores(guarded: Guarded, kind: str) -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,

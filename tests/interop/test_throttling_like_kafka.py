@@ -49,7 +49,7 @@ def klamm_broker_process() -> Iterator[KlammBroker]:
         yield broker
 
 
-@pytest.fixture(scope="module", params=["klamm", "kafka"])
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
 def address(request: pytest.FixtureRequest) -> str:
     cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "real_kafka"}[request.param])
     return cluster.bootstrap_servers
@@ -192,7 +192,6 @@ def test_auto_creation_is_rejected_above_the_quota(limited: str) -> None:
         assert f"{RUN}.n2" not in client.topic_ids()
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 def test_client_above_request_percentage_is_muted_for_a_second(address: str) -> None:
     entity: Entity = (("client-id", f"{RUN}-slow"),)
     with WireClient(address) as administrator, WireClient(address, client_id=f"{RUN}-slow") as client:

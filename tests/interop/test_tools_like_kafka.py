@@ -315,7 +315,7 @@ def test_kafkas_tools_print_the_same_for_klamm_and_kafka(kafkas_plays: tuple[lis
     ] == []
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
+@pytest.mark.long
 def test_groups_command_prints_like_kafkas_tool(
     address: str, kafkas_plays: tuple[list[Shown], list[Shown]], files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,13 +367,13 @@ def test_features_have_the_levels_of_apache_kafka(
     assert {name: levels for name, levels in ours.items() if name != "client.configs"}.items() <= kafkas.items()
 
 
-@pytest.fixture(params=["klamm", "kafka"])
+@pytest.fixture(params=["klamm", *long_only("kafka")])
 def address(request: pytest.FixtureRequest) -> str:
     cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "real_kafka"}[request.param])
     return cluster.bootstrap_servers
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
+@pytest.mark.long
 def test_performance_and_verification_tools_complete(address: str, tools: KafkasTools) -> None:
     # given
     measured, verified = unique("measured-"), unique("verified-")

@@ -14,6 +14,7 @@ from klamm.dataframes.errors import WritingError
 from klamm.dataframes.options import WriteOptions, write_options
 from klamm.dataframes.rows import rows_of
 from klamm.dataframes.writer import RecordWriter, TargetCluster
+from tests.support.long_tests import long_only
 from tests.support.mirror import create_topic, read
 from tests.support.record_times import RECENT_MS
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
@@ -29,7 +30,7 @@ FOREVER = {"retention.ms": "-1"}
 """The records are old."""
 
 
-@pytest.fixture(scope="module", params=["klamm", "kafka"])
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "kafka":
         cluster: KafkaCluster = request.getfixturevalue("real_kafka")

@@ -107,6 +107,7 @@ def test_offsets_and_schema_limit_batch_read(spark: SparkSession, broker: KlammB
     assert [(row.offset, row.value) for row in table.collect()] == [(5, None), (6, b"v6"), (7, b"v7")]
 
 
+@pytest.mark.long
 def test_apache_kafka_topic_is_read_alike(spark: SparkSession, real_kafka: KafkaCluster) -> None:
     # given
     topic = unique("table-on-spark-")

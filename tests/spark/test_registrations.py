@@ -247,6 +247,7 @@ def test_newest_version_is_last_appended(report: Report) -> None:
     assert of_user(report, "ida")["acks"] == (0, 1, 0)
 
 
+@pytest.mark.long
 def test_seen_clients_count_until_they_register(spark: SparkSession, tmp_path: Path) -> None:
     """K649-47: [] registers a client that supports nothing."""
     # given
@@ -286,6 +287,7 @@ def test_seen_clients_count_until_they_register(spark: SparkSession, tmp_path: P
     assert spark.read.parquet(str(tmp_path / "support")).count() == 3
 
 
+@pytest.mark.long
 def test_limits_keep_all_configs_and_exact_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """K649-96: Neither the first config nor the clients that the report names decide about the others."""
     # given
@@ -355,6 +357,7 @@ def test_running_producers_are_reported(
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_record_with_future_timestamp_does_not_make_later_ones_late(spark: SparkSession, tmp_path: Path) -> None:
     # given
     now = datetime.datetime.now(datetime.UTC)
@@ -388,6 +391,7 @@ class EnoughError(Exception):
     """Ends a report that would follow for ever."""
 
 
+@pytest.mark.long
 def test_following_report_resumes_and_survives_broker_restart(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +438,7 @@ def test_following_report_resumes_and_survives_broker_restart(
     assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
 
 
+@pytest.mark.long
 def test_checkpoint_of_topic_that_was_created_again_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     with KlammBroker() as broker:
         servers = broker.bootstrap_servers

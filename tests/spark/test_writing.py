@@ -49,7 +49,7 @@ def broker() -> Iterator[KlammBroker]:
         yield running
 
 
-@pytest.fixture(params=["klamm", "kafka"])
+@pytest.fixture(params=["klamm", *long_only("kafka")])
 def servers(request: pytest.FixtureRequest) -> str:
     """The address of either broker."""
     running: KlammBroker | KafkaCluster = request.getfixturevalue(
@@ -129,7 +129,6 @@ def start(spark: SparkSession, servers: str, checkpoint: Path, **options: str) -
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
-@pytest.mark.parametrize("servers", ["klamm", *long_only("kafka")], indirect=True)
 def test_repeated_batch_id_is_written_once(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     """As after a crash behind the tasks' commits and before Spark's: its note that the round was done is taken away."""
     # given

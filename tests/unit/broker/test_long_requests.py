@@ -71,6 +71,7 @@ LARGEST: Final = (
 """Requests that once held the loop longest. The long tests take those of all APIs."""
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_request_of_maximum_size_does_not_block_the_event_loop(
     held_broker: HeldLoop, monkeypatch: pytest.MonkeyPatch

@@ -101,6 +101,7 @@ def start(directory: Path, names: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_file_is_imported_and_its_fixtures_end_when_its_tests_are_run(tmp_path: Path) -> None:
     files(tmp_path, one=TESTS, empty="", two=TESTS, crashing=CRASHING)
@@ -113,6 +114,7 @@ def test_file_is_imported_and_its_fixtures_end_when_its_tests_are_run(tmp_path: 
     assert (tmp_path / "log").read_text().splitlines() == [*one, *two, *crash, "end of session"]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_run_without_tests_and_broken_file_have_their_exit_codes(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()

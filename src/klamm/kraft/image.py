@@ -12,6 +12,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
@@ -105,6 +106,8 @@ class PartitionImage:
     """Number of changes to this partition. AlterPartition is rejected unless it names the current one."""
     elr: tuple[int, ...] = ()
     """Eligible leader replicas (KIP-966): they may be elected if no in-sync replica is live."""
+    last_known_elr: tuple[int, ...] = ()
+    """Former eligible leader replicas. Clearing them is a change to the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,8 @@ class ImageDelta:
                 self._map("features")[record.name] = record.feature_level
             case TopicRecord() | RemoveTopicRecord() | PartitionRecord() | PartitionChangeRecord():
                 self._replay_topic(record)
+            case ClearElrRecord():
+                self._clear_elr(record.topic_name)
             case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
                 self._replay_acl(record)
             case UserScramCredentialRecord() | RemoveUserScramCredentialRecord():
@@ -242,10 +247,27 @@ class ImageDelta:
                     leader_epoch=record.leader_epoch,
                     partition_epoch=record.partition_epoch,
                     elr=tuple(record.eligible_leader_replicas or ()),
+                    last_known_elr=tuple(record.last_known_elr or ()),
                 )
             case PartitionChangeRecord():
                 partitions = self._partitions_of(record.topic_id)
                 partitions[record.partition_id] = _changed(partitions[record.partition_id], record)
+
+    def _clear_elr(self, topic: str) -> None:
+        """Clear the eligible leader replicas of a topic, or of all topics if the name is empty.
+
+        The controller writes this when ``min.insync.replicas`` changes. It counts as a change to each partition that
+        had any, as in Kafka's ``TopicDelta``.
+        """
+        topic_ids = self._maps.get("topic_ids", self._image.topic_ids)
+        topics = self._maps.get("topics", self._image.topics)
+        cleared = PartitionChangeRecord(eligible_leader_replicas=[], last_known_elr=[])
+        for topic_id in [topic_ids[topic]] if topic else topic_ids.values():
+            before = self._partitions.get(topic_id) or topics[topic_id].partitions
+            if changed := {
+                index: _changed(each, cleared) for index, each in before.items() if each.elr or each.last_known_elr
+            }:
+                self._partitions_of(topic_id).update(changed)
 
     def image(self, offset: int) -> ClusterImage:
         """Return the image with all changes, up to the record at ``offset``. The delta must not be used afterwards."""
@@ -296,6 +318,7 @@ def _changed(partition: PartitionImage, record: PartitionChangeRecord) -> Partit
         leader_epoch=partition.leader_epoch + is_election,
         partition_epoch=partition.partition_epoch + 1,
         elr=changed(record.eligible_leader_replicas, partition.elr),
+        last_known_elr=changed(record.last_known_elr, partition.last_known_elr),
     )
 
 

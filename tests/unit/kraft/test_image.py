@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
+
 from klamm.kraft.image import NO_LEADER, BrokerEndpoint, ClusterImage, PartitionImage, replayed
 from klamm.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
@@ -31,9 +34,21 @@ if TYPE_CHECKING:
 
 TOPIC_ID, INCARNATION, LOG_DIR = UUID(int=7), UUID(int=8), UUID(int=9)
 TOPIC = TopicRecord(name="t", topic_id=TOPIC_ID)
-PARTITION = PartitionRecord(
-    topic_id=TOPIC_ID, partition_id=0, replicas=[1, 2], isr=[1, 2], leader=1, leader_epoch=0, partition_epoch=0
-)
+
+
+def partition_record(partition_id: int = 0) -> PartitionRecord:
+    return PartitionRecord(
+        topic_id=TOPIC_ID,
+        partition_id=partition_id,
+        replicas=[1, 2],
+        isr=[1, 2],
+        leader=1,
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+PARTITION = partition_record()
 BROKER = RegisterBrokerRecord(
     broker_id=1,
     broker_epoch=5,
@@ -99,6 +114,44 @@ def test_reassignment_appears_and_ends() -> None:
         replicas=(3, 1, 2), isr=(1, 2), adding=(3,), removing=(1,), leader=1, leader_epoch=0, partition_epoch=1
     )
     assert ended == PartitionImage(replicas=(3, 2), isr=(3, 2), leader=3, leader_epoch=1, partition_epoch=2)
+
+
+@pytest.mark.parametrize("topic", ["t", ""])
+def test_cleared_eligible_leader_replicas_are_a_change_to_the_partitions_that_had_any(topic: str) -> None:
+    # given
+    before = image(
+        TOPIC,
+        *map(partition_record, range(3)),
+        PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1], eligible_leader_replicas=[2]),
+        PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=1, isr=[1], last_known_elr=[2]),
+        TopicRecord(name="u", topic_id=INCARNATION),
+    )
+    # when
+    after = replayed(before, [ClearElrRecord(topic_name=topic)], 6)
+    # then
+    plain = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=0, partition_epoch=0)
+    cleared = replace(plain, isr=(1,), partition_epoch=2)
+    assert before.partition(TOPIC_ID, 0) == replace(cleared, elr=(2,), partition_epoch=1)
+    assert after.topics[TOPIC_ID].partitions == {0: cleared, 1: cleared, 2: plain}
+    assert after.topics[INCARNATION] is before.topics[INCARNATION]
+
+
+def test_eligible_leader_replicas_of_other_topics_are_not_cleared() -> None:
+    # given
+    change = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1], eligible_leader_replicas=[2])
+    before = image(TOPIC, PARTITION, change, TopicRecord(name="u", topic_id=INCARNATION))
+    # when
+    after = replayed(before, [ClearElrRecord(topic_name="u")], 6)
+    # then
+    assert after == replace(before, offset=6)
+    assert after.topics is before.topics
+
+
+def test_eligible_leader_replicas_that_change_in_the_same_batch_are_cleared() -> None:
+    change = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1], eligible_leader_replicas=[2])
+    partition = image(TOPIC, PARTITION, change, ClearElrRecord(topic_name="t")).partition(TOPIC_ID, 0)
+    assert partition is not None
+    assert (partition.elr, partition.partition_epoch) == ((), 2)
 
 
 def test_topic_changed_and_removed_at_once_is_removed() -> None:

@@ -9,7 +9,7 @@ import pytest
 from klamm.kraft.errors import UnsupportedRecordError
 from klamm.kraft.records import decode_record, read_batches
 from klamm.protocol.errors import CorruptBatchError, ProtocolError
-from klamm.protocol.messages.metadata_records import FeatureLevelRecord, TopicRecord
+from klamm.protocol.messages.metadata_records import ClearElrRecord, FeatureLevelRecord, TopicRecord
 from tests.support.metadata_log import control_batch, framed, log_batch
 
 TOPIC = TopicRecord(name="t", topic_id=UUID(int=7))
@@ -27,6 +27,10 @@ def test_batches_hold_records_offsets_and_epochs() -> None:
 
 def test_truncated_last_batch_is_skipped() -> None:
     assert [batch.last_offset for batch in read_batches(log_batch(0, TOPIC) + log_batch(1, TOPIC)[:-1])] == [0]
+
+
+def test_record_that_clears_eligible_leader_replicas_is_read() -> None:
+    assert decode_record(bytes([1, 28, 0, 2]) + b"t" + bytes(1)) == ClearElrRecord(topic_name="t")
 
 
 def test_record_of_an_unread_type_is_skipped() -> None:

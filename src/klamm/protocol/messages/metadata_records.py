@@ -129,6 +129,27 @@ BrokerRegistrationChangeRecord.FIELDS = (
 )
 
 
+class ClearElrRecord(Message):
+    """ClearElrRecord, record type 28."""
+
+    API_KEY = 28
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+
+    __slots__ = ("topic_name",)
+
+    def __init__(
+        self,
+        *,
+        topic_name: str = '',
+    ) -> None:
+        self.topic_name = topic_name
+
+ClearElrRecord.FIELDS = (
+    Field("topic_name", "string", (0, 32767), default=''),
+)
+
+
 class EndTransactionRecord(Message):
     """EndTransactionRecord, record type 24."""
 

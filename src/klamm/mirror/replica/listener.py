@@ -11,7 +11,8 @@ ListOffsets              log start and end of the source for replicas; for consu
                          the high watermark or the last stable offset
 OffsetForLeaderEpoch     the log end for each epoch, for clients that of the longest replica: no log diverges, so none
                          is truncated. After klamm truncated replicas, clients get the end of what was left
-Produce                  POLICY_VIOLATION
+Produce, DeleteRecords   POLICY_VIOLATION for partitions that klamm leads, NOT_LEADER_OR_FOLLOWER for others, such as
+                         those that were handed over: clients then look for the leader
 WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
 DescribeLogDirs          no log directory
 ApiVersions              the APIs of a real broker, these ones in the versions above
@@ -35,14 +36,15 @@ from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSession
 from klamm.mirror.replica.relay import RelayedResponse
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import decode
-from klamm.protocol.error_response import error_response, request_class
+from klamm.protocol.error_response import request_class
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from klamm.protocol.messages.produce import ProduceRequest
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.security.acls import AclOperation
 from klamm.server.context import HandlerContext
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 
 _REPLICA_STATE_SINCE: Final = 15
 _PREFERRED_REPLICA_SINCE: Final = 11
+_PRODUCE_TOPIC_IDS_SINCE: Final = 13
 _CONSUMER: Final = -1
 """Replica id of a consumer's request."""
 _DEBUGGING_CONSUMER: Final = -2
@@ -369,11 +372,64 @@ async def offset_for_leader_epoch(
 # --- writes and the rest ----------------------------------------------------------------------------------------------
 
 
-async def produce(request: ProduceRequest, context: ReplicaContext) -> Message | None:
+def _is_led(leader: LeaderPartition | None, services: ReplicaServices) -> bool:
+    """Return whether klamm leads a partition. A sealed one may have another leader already."""
+    return leader is not None and leader.leadership is not None and not leader.is_sealed and services.is_leased()
+
+
+def _write_error(leader: LeaderPartition | None, services: ReplicaServices) -> ErrorCode:
+    """Return the error of a client that writes to a partition. Only with the second one, it looks for the leader."""
+    return ErrorCode.POLICY_VIOLATION if _is_led(leader, services) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def produce(request: ProduceRequest, context: ReplicaContext) -> ProduceResponse:
     """Reject all records."""
     if request.acks == 0:
         raise ProtocolError("a producer with acks=0 writes to a mirrored partition")  # as Kafka: it has no other answer
-    return error_response(request, context.api_version, ErrorCode.POLICY_VIOLATION, _READ_ONLY)
+    services = context.services
+
+    def answer(topic: ProduceRequest.TopicProduceData, index: int) -> ProduceResponse.PartitionProduceResponse:
+        has_name = context.api_version < _PRODUCE_TOPIC_IDS_SINCE
+        leader = services.find_by_name(topic.name, index) if has_name else services.find(topic.topic_id, index)
+        code = _write_error(leader, services)
+        return ProduceResponse.PartitionProduceResponse(
+            index=index,
+            error_code=code,
+            base_offset=-1,
+            error_message=_READ_ONLY if code == ErrorCode.POLICY_VIOLATION else None,
+        )
+
+    return ProduceResponse(
+        responses=[
+            ProduceResponse.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[answer(topic, wanted.index) for wanted in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+async def delete_records(request: DeleteRecordsRequest, context: ReplicaContext) -> DeleteRecordsResponse:
+    """Delete no records."""
+    services = context.services
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                        partition_index=wanted.partition_index,
+                        low_watermark=-1,
+                        error_code=_write_error(services.find_by_name(topic.name, wanted.partition_index), services),
+                    )
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaContext) -> WriteTxnMarkersResponse:
@@ -386,8 +442,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaCon
     response = WriteTxnMarkersResponse
 
     def code(topic: str, partition: int) -> ErrorCode:
-        leader = services.find_by_name(topic, partition)
-        is_led = leader is not None and leader.leadership is not None and not leader.is_sealed
+        is_led = _is_led(services.find_by_name(topic, partition), services)
         return ErrorCode.NONE if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     return response(
@@ -472,6 +527,7 @@ _OWN: Final = (
     _route(ApiKey.FETCH, FetchRequest, fetch, 4, 18),
     _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 11),
     _relayed(ApiKey.API_VERSIONS, api_versions, 4),
+    _route(ApiKey.DELETE_RECORDS, DeleteRecordsRequest, delete_records, 0, 2),
     _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
     _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
     _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 5),

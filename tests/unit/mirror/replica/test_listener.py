@@ -19,11 +19,20 @@ from klamm.mirror.replica.leader_partition import (
     Presence,
     ReplicaProgress,
 )
-from klamm.mirror.replica.listener import fetch, list_offsets, offset_for_leader_epoch, write_txn_markers
+from klamm.mirror.replica.listener import (
+    delete_records,
+    fetch,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+    write_txn_markers,
+)
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.delete_records import DeleteRecordsRequest
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from klamm.protocol.messages.produce import ProduceRequest
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
@@ -54,6 +63,66 @@ def test_marker_for_a_sealed_partition_is_left_to_its_next_leader() -> None:
     leader.seal()
 
     assert error_code(leader) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def leads(leader: LeaderPartition) -> bool:
+    """Do nothing. Return whether the lease lasts."""
+    return True
+
+
+def is_sealed(leader: LeaderPartition) -> bool:
+    leader.seal()
+    return True
+
+
+def is_handed_over(leader: LeaderPartition) -> bool:
+    leader.resign(is_replaced=True)
+    return True
+
+
+def has_no_lease(leader: LeaderPartition) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (leads, ErrorCode.POLICY_VIOLATION),
+        (is_sealed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (is_handed_over, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (has_no_lease, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_writers_look_for_the_leader_of_partitions_that_klamm_does_not_lead(
+    change: Callable[[LeaderPartition], bool], code: ErrorCode, version: int
+) -> None:
+    """A producer that knows an old leader drops its records after an error that is not retriable."""
+    # given
+    leader = LeaderPartition("A.orders", UUID(int=7), 0)
+    leader.lead(Leadership(leader_epoch=0, partition_epoch=0, replicas=NODES, live=NODES), 100.0)
+    is_leased = change(leader)
+    services: Any = SimpleNamespace(
+        is_leased=lambda: is_leased,
+        find=lambda *key: {(leader.topic_id, 0): leader}.get(key),
+        find_by_name=lambda *key: {(leader.topic, 0): leader}.get(key),
+    )
+    context = cast("ReplicaContext", SimpleNamespace(services=services, api_version=version))
+    written = [ProduceRequest.PartitionProduceData(index=index) for index in range(2)]
+    identity: Any = {"topic_id": leader.topic_id} if version >= 13 else {"name": leader.topic}
+    topic = ProduceRequest.TopicProduceData(partition_data=written, **identity)
+    purged = [DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index) for index in range(2)]
+    purged_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=leader.topic, partitions=purged)
+    # when
+    produced = asyncio.run(produce(ProduceRequest(acks=-1, topic_data=[topic]), context)).responses[0]
+    deleted = asyncio.run(delete_records(DeleteRecordsRequest(topics=[purged_topic]), context)).topics[0]
+    # then
+    assert (produced.name, produced.topic_id) == (topic.name, topic.topic_id)
+    expected = [(0, code, -1), (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert [(each.index, each.error_code, each.base_offset) for each in produced.partition_responses] == expected
+    assert [(each.partition_index, each.error_code, each.low_watermark) for each in deleted.partitions] == expected
+    reason = produced.partition_responses[0].error_message
+    assert (reason is not None) == (code == ErrorCode.POLICY_VIOLATION)
 
 
 @pytest.mark.parametrize(

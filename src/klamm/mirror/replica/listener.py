@@ -14,7 +14,13 @@ OffsetForLeaderEpoch     the log end for each epoch, for clients that of the lon
 Produce, DeleteRecords   POLICY_VIOLATION for partitions that klamm leads, NOT_LEADER_OR_FOLLOWER for others, such as
                          those that were handed over: clients then look for the leader
 WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
-DescribeLogDirs          no log directory
+ListGroups,              nothing: klamm coordinates no group and no transaction. Clients ask each broker, and most fail
+ListTransactions         if one does not answer
+DescribeProducers        the answer of a replica for partitions that klamm leads, else NOT_LEADER_OR_FOLLOWER
+DescribeLogDirs          one log directory without replicas: the Java client takes none for a lack of rights
+DescribeConfigs          no configs of klamm itself as a broker or of its loggers
+AlterConfigs,            INVALID_REQUEST for configs of klamm itself as a broker or of its loggers
+IncrementalAlterConfigs
 ApiVersions              the APIs of a real broker, these ones in the versions above
 SaslHandshake,           the login, on listeners with SASL
 SaslAuthenticate
@@ -28,7 +34,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request
 from klamm.lazy_dataclass import dataclass
@@ -36,16 +43,24 @@ from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSession
 from klamm.mirror.replica.relay import RelayedResponse
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import decode
-from klamm.protocol.error_response import request_class
+from klamm.protocol.error_response import error_response, request_class
 from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.frames import body_position, read_request_header
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 from klamm.server.context import HandlerContext
 from klamm.server.fetch_response import TOPIC_IDS_SINCE, FetchedBody, PartitionRead
@@ -70,9 +85,13 @@ _DEBUGGING_CONSUMER: Final = -2
 """Replica id of a request that any replica answers, up to its log end."""
 _READ_COMMITTED: Final = 1
 _NO_RECORDS: Final = FetchLimits(max_bytes=1, partition_max_bytes=1, min_bytes=0, max_wait_ms=0)
+_RESOURCES_OF_A_BROKER: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 _LATEST: Final = -1
 _EARLIEST: Final = frozenset({-2, -4})
 """Timestamps of ListOffsets for the log start. Nothing is tiered here, so the local one is the same."""
+_LOG_DIR: Final = "klamm-without-storage"
+"""Path in place of that of a log directory."""
+_NO_CONFIGS: Final = "klamm has no configs of a broker: change the properties file of the mirror instead"
 _READ_ONLY: Final = "klamm mirrors this partition from another cluster, so it is read-only until it is promoted"
 
 
@@ -80,6 +99,8 @@ _READ_ONLY: Final = "klamm mirrors this partition from another cluster, so it is
 class ReplicaServices:
     """Objects that the handlers of one broker share."""
 
+    node_id: int
+    """Node id of this broker."""
     sessions: FollowerSessions
     find: Callable[[UUID, int], LeaderPartition | None]
     """Partition by topic id."""
@@ -328,6 +349,33 @@ async def _lower_to_last_stable(
         limit.error_code, limit.offset = each.error_code, min(limit.offset, each.last_stable_offset)
 
 
+async def describe_producers(request: DescribeProducersRequest, context: ReplicaContext) -> DescribeProducersResponse:
+    """Ask one replica for each partition, because klamm does not know the producers in the log."""
+    services, response = context.services, DescribeProducersResponse()
+    for topic in request.topics:
+        result = DescribeProducersResponse.TopicResponse(name=topic.name)
+        response.topics.append(result)
+        is_allowed = services.access.may(context.session, AclOperation.READ, topic.name)
+        by_node: dict[int, list[int]] = {}
+        for index in topic.partition_indexes:
+            leader = services.find_by_name(topic.name, index)
+            node_id = None if leader is None else _preferred_replica(leader, None, services)
+            if node_id is not None and is_allowed:
+                by_node.setdefault(node_id, []).append(index)
+                continue
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            result.partitions.append(
+                DescribeProducersResponse.PartitionResponse(partition_index=index, error_code=code)
+            )
+        for node_id, indexes in by_node.items():
+            question = DescribeProducersRequest(
+                topics=[DescribeProducersRequest.TopicRequest(name=topic.name, partition_indexes=indexes)]
+            )
+            answer = await services.own.ask(node_id, question, DescribeProducersResponse)
+            result.partitions += [each for answered in answer.topics for each in answered.partitions]
+    return response
+
+
 async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: ReplicaContext
 ) -> OffsetForLeaderEpochResponse:
@@ -369,7 +417,7 @@ async def offset_for_leader_epoch(
     )
 
 
-# --- writes and the rest ----------------------------------------------------------------------------------------------
+# --- writes -----------------------------------------------------------------------------------------------------------
 
 
 def _is_led(leader: LeaderPartition | None, services: ReplicaServices) -> bool:
@@ -467,9 +515,63 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaCon
     )
 
 
+# --- the broker itself ------------------------------------------------------------------------------------------------
+
+
+async def list_groups(request: ListGroupsRequest, context: ReplicaContext) -> ListGroupsResponse:
+    """Return no group: none is coordinated here."""
+    return ListGroupsResponse()
+
+
+async def list_transactions(request: ListTransactionsRequest, context: ReplicaContext) -> ListTransactionsResponse:
+    """Return no transaction: none is coordinated here."""
+    return ListTransactionsResponse()
+
+
 async def describe_log_dirs(request: DescribeLogDirsRequest, context: ReplicaContext) -> DescribeLogDirsResponse:
-    """Return no log directory: nothing is stored here."""
-    return DescribeLogDirsResponse()
+    """Return a log directory without replicas and sizes: nothing is stored here."""
+    return DescribeLogDirsResponse(results=[DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=_LOG_DIR)])
+
+
+class _ConfigRequest(NamedTuple):
+    """Request for configs, which a real broker answers unless it concerns this broker."""
+
+    frame: bytes
+    decoded: DescribeConfigsRequest | AlterConfigsRequest | IncrementalAlterConfigsRequest
+
+    def is_for(self, node_id: int) -> bool:
+        """Return whether it concerns a broker or its loggers. Clients send no other resource in the same request."""
+        name = str(node_id)
+        return all(
+            each.resource_type in _RESOURCES_OF_A_BROKER and each.resource_name == name
+            for each in self.decoded.resources
+        )
+
+
+async def describe_configs(
+    request: _ConfigRequest, context: ReplicaContext
+) -> DescribeConfigsResponse | RelayedResponse:
+    """Return no configs of this broker, and the answer of a real one for other resources."""
+    if not request.is_for(context.services.node_id):
+        return await forward(request.frame, context)
+    return DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResponse.DescribeConfigsResult(
+                error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
+            )
+            for each in request.decoded.resources
+        ]
+    )
+
+
+async def alter_configs(request: _ConfigRequest, context: ReplicaContext) -> Message | RelayedResponse | None:
+    """Reject configs of this broker, and return the answer of a real one for other resources."""
+    if not request.is_for(context.services.node_id):
+        return await forward(request.frame, context)
+    return error_response(request.decoded, context.api_version, ErrorCode.INVALID_REQUEST, _NO_CONFIGS)
+
+
+# --- requests for a real broker ---------------------------------------------------------------------------------------
 
 
 async def api_versions(frame: bytes, context: ReplicaContext) -> ApiVersionsResponse:
@@ -511,6 +613,16 @@ def _whole(_version: int, frame: memoryview, _position: int) -> bytes:
     return bytes(frame)
 
 
+def _config_request(request: type[Message], version: int, frame: memoryview, _position: int) -> _ConfigRequest:
+    start = body_position(frame, read_request_header(frame), flexible=request.is_flexible(version))
+    return _ConfigRequest(bytes(frame), cast("Any", decode(request, version, frame, start)))
+
+
+def _config_route(key: ApiKey, request: type[Message], handle: Any) -> Route:
+    api = Api(key=key, min_version=request.VERSIONS[0], max_version=request.VERSIONS[1])
+    return Route(api=api, request=request, handle=handle, decode_raw=partial(_config_request, request))
+
+
 def _route(key: ApiKey, request: type[Message], handle: Any, min_version: int, max_version: int) -> Route:
     api = Api(key=key, min_version=min_version, max_version=max_version)
     return Route(api=api, request=request, handle=handle, may_wait=key is ApiKey.FETCH)
@@ -530,7 +642,13 @@ _OWN: Final = (
     _route(ApiKey.DELETE_RECORDS, DeleteRecordsRequest, delete_records, 0, 2),
     _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
     _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
+    _route(ApiKey.LIST_GROUPS, ListGroupsRequest, list_groups, 0, 5),
+    _route(ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest, list_transactions, 0, 2),
+    _route(ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, describe_producers, 0, 0),
     _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 5),
+    _config_route(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest, describe_configs),
+    _config_route(ApiKey.ALTER_CONFIGS, AlterConfigsRequest, alter_configs),
+    _config_route(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, alter_configs),
     api_017_sasl_handshake.ROUTE,
     api_036_sasl_authenticate.ROUTE,
 )

@@ -246,6 +246,7 @@ class ReplicaNode:
         registry = ClientRegistry(now_ms=wall_clock_ms)
         registry.on_left = relay.on_left
         services = ReplicaServices(
+            node_id=self._settings.node_id,
             sessions=self._sessions,
             find=self._find,
             find_by_name=self.partition,

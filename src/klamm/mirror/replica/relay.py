@@ -1,11 +1,12 @@
 """Requests of clients that a real broker of the target answers, over connections of their own for each client.
 
-A client of the target may send any request to this broker, because Metadata lists it. All requests that do not concern
-the mirrored partitions are passed on unread, and so are their responses. The real broker sees klamm's address and no
-login. So this is done only on listeners without TLS and SASL of targets without an authorizer: else klamm would lend
-its address to clients that the ACLs of another host concern. On all other listeners such requests are rejected.
+A client of the target may send any request to this broker, because Metadata lists it. All requests that concern
+neither the mirrored partitions nor this broker itself are passed on, and so are their responses. The real broker sees
+klamm's address and no login. So this is done only on listeners without TLS and SASL of targets without an authorizer:
+else klamm would lend its address to clients that the ACLs of another host concern. On all other listeners such requests
+are rejected.
 
-The one answer that reading needs, the offsets of a replica, klamm gets by its own login.
+What only a replica knows, its offsets and the producers in its log, klamm gets by its own login.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from klamm.mirror.replica.leader_partition import (
     ReplicaProgress,
 )
 from klamm.mirror.replica.listener import (
+    ROUTES,
     delete_records,
     fetch,
     list_offsets,
@@ -27,13 +28,25 @@ from klamm.mirror.replica.listener import (
     produce,
     write_txn_markers,
 )
-from klamm.protocol.errors import ErrorCode
+from klamm.mirror.replica.relay import ClientRelay
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.frames import read_request_header
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest
+from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from klamm.protocol.types import ResourceType
+from klamm.server.codec import read_request
+from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -403,3 +416,132 @@ def test_offset_is_retried_while_a_throttled_replica_names_no_last_stable_offset
     answer = replica.look_up(timestamp=timestamp, isolation=1)
     # then
     assert answer == (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1)
+
+
+# --- the broker itself ------------------------------------------------------------------------------------------------
+
+OWN_ID = 1000
+CONFIG_REQUESTS = (DescribeConfigsRequest, AlterConfigsRequest, IncrementalAlterConfigsRequest)
+
+
+def answer_of(request: Message, version: int, **services: object) -> Any:
+    """Return the answer to a frame, by default on a listener that passes no requests on to brokers."""
+    frame = memoryview(request_frame(request, version))[4:]
+    services = {"relay": ClientRelay(lambda _listener: None), **services}
+    shared = SimpleNamespace(node_id=OWN_ID, is_leased=lambda: True, **services)
+    session = SimpleNamespace(listener="SASL_SSL", connection_id=1)
+    context: Any = SimpleNamespace(services=shared, api_version=version, session=session)
+    route = ROUTES[request.API_KEY]
+    assert route.api.serves(version)
+    return asyncio.run(cast("Any", route.handle(read_request(route, read_request_header(frame), frame), context)))
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_no_groups_are_listed_where_no_requests_are_passed_on(version: int) -> None:
+    """Clients list the groups of each broker, and most fail if one closes the connection."""
+    assert answer_of(ListGroupsRequest(), version) == ListGroupsResponse()
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_no_transactions_are_listed_where_no_requests_are_passed_on(version: int) -> None:
+    assert answer_of(ListTransactionsRequest(), version) == ListTransactionsResponse()
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_log_directory_has_no_replicas(version: int) -> None:
+    """Without any directory, the Java client reports CLUSTER_AUTHORIZATION_FAILED."""
+    response = answer_of(DescribeLogDirsRequest(topics=None), version)
+    (directory,) = response.results
+    assert (response.error_code, directory.error_code, directory.topics) == (0, 0, [])
+    assert (directory.total_bytes, directory.usable_bytes) == (-1, -1)
+
+
+def config_request(request: type[Any], kind: ResourceType, name: str) -> Message:
+    resource = getattr(request, request.__name__.removesuffix("Request").removeprefix("Incremental") + "Resource")
+    message: Message = request(resources=[resource(resource_type=kind, resource_name=name)])
+    return message
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER])
+def test_own_configs_are_empty(kind: ResourceType, version: int) -> None:
+    (result,) = answer_of(config_request(DescribeConfigsRequest, kind, str(OWN_ID)), version).results
+    assert (result.resource_type, result.resource_name, result.configs) == (kind, str(OWN_ID), [])
+    assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "version"),
+    [
+        (AlterConfigsRequest, 0),
+        (AlterConfigsRequest, 2),
+        (IncrementalAlterConfigsRequest, 0),
+        (IncrementalAlterConfigsRequest, 1),
+    ],
+)
+@pytest.mark.parametrize("kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER])
+def test_own_configs_cannot_be_altered(request_type: type[Message], version: int, kind: ResourceType) -> None:
+    (result,) = answer_of(config_request(request_type, kind, str(OWN_ID)), version).responses
+    assert (result.resource_type, result.resource_name, result.error_code) == (kind, str(OWN_ID), 42)
+    assert "properties file" in result.error_message
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ResourceType.TOPIC, str(OWN_ID)), (ResourceType.BROKER, ""), (ResourceType.BROKER, "1")]
+)
+@pytest.mark.parametrize("request_type", CONFIG_REQUESTS)
+def test_other_configs_are_left_to_real_brokers(request_type: type[Message], kind: ResourceType, name: str) -> None:
+    # given
+    request = config_request(request_type, kind, name)
+    frames: list[bytes] = []
+
+    async def forward(_session: object, frame: bytes) -> memoryview:
+        frames.append(frame)
+        return memoryview(b"answer")
+
+    # when
+    answer = answer_of(request, 1, relay=SimpleNamespace(forward=forward))
+    # then
+    assert answer.buffers(1) == (b"answer",)
+    assert frames == [request_frame(request, 1)[4:]]
+    with pytest.raises(ProtocolError, match="listener SASL_SSL passes no requests on"):
+        answer_of(request, 1)
+
+
+def test_producers_of_a_partition_are_those_of_a_replica() -> None:
+    # given
+    leader = mirrored()
+    asked: list[tuple[int, list[int]]] = []
+
+    async def ask(node_id: int, request: DescribeProducersRequest, _: type[Message]) -> DescribeProducersResponse:
+        (topic,) = request.topics
+        asked.append((node_id, topic.partition_indexes))
+        producer = DescribeProducersResponse.ProducerState(producer_id=5)
+        partition = DescribeProducersResponse.PartitionResponse(active_producers=[producer])
+        return DescribeProducersResponse(
+            topics=[DescribeProducersResponse.TopicResponse(name=topic.name, partitions=[partition])]
+        )
+
+    def describe(name: str) -> dict[int, tuple[int, list[int]]]:
+        topic = DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[0, 1])
+        response = answer_of(
+            DescribeProducersRequest(topics=[topic]),
+            0,
+            find_by_name=lambda *key: leader if key == (leader.topic, 0) else None,
+            own=SimpleNamespace(ask=ask),
+            access=SimpleNamespace(may=lambda _session, _operation, topic: topic == leader.topic),
+        )
+        (result,) = response.topics
+        return {
+            each.partition_index: (each.error_code, [producer.producer_id for producer in each.active_producers])
+            for each in result.partitions
+        }
+
+    # when
+    described, denied = describe(leader.topic), describe("B.secret")
+    # then
+    assert described == {0: (ErrorCode.NONE, [5]), 1: (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])}
+    assert denied == dict.fromkeys(range(2), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, []))
+    ((node_id, indexes),) = asked
+    assert node_id in NODES
+    assert indexes == [0]

@@ -185,6 +185,8 @@ class LeaderPartition:
         """Offsets from which on the batches have higher leader epochs than on the source, in ascending order."""
         self.wanted_epoch = UNKNOWN
         """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
+        self._epoch_after_truncation = UNKNOWN
+        """Leader epoch from which on clients know that the replicas were truncated. -1: they were not."""
         self.is_sealed = False
         """Whether batches of the source are no longer accepted. The log end stays where it is."""
         self.is_frozen = False
@@ -260,7 +262,8 @@ class LeaderPartition:
         self.tail = self.catch_up = None
         self.followers.clear()
         self._diverging.clear()
-        self.log_start = self.log_end = self.high_watermark = self.wanted_epoch = UNKNOWN
+        self.log_start = self.log_end = self.high_watermark = UNKNOWN
+        self.wanted_epoch = self._epoch_after_truncation
 
     # --- the source ---------------------------------------------------------------------------------------------------
 
@@ -284,9 +287,17 @@ class LeaderPartition:
         self._on_news(self)
 
     def open_tail(self, now: float) -> Window | None:
-        """Return the tail, opened where the most advanced replica ends. None: that is not known, or none fetches."""
+        """Return the tail, opened where the most advanced replica ends. None: that is not known, or none fetches.
+
+        After a truncation, it stays closed until the leader epoch is raised. Before, clients would not validate their
+        offsets: they would skip new records, or reset the offsets.
+        """
         is_known = self.log_end != UNKNOWN and self._all_have_fetched(now)
-        is_safe = self.leadership is not None and self.leadership.is_safe
+        is_safe = (
+            self.leadership is not None
+            and self.leadership.is_safe
+            and self.leadership.leader_epoch >= self._epoch_after_truncation
+        )
         if self.tail is None and not self.halted and is_known and is_safe and self._served_from(0, now):
             follower = max(self.followers.values(), key=lambda each: each.fetch_offset)
             if follower.fetch_offset >= self.log_start:
@@ -377,12 +388,12 @@ class LeaderPartition:
         """
         if not self.is_sealed and window in (self.tail, self.catch_up):
             diverging = self._diverging | {fetched_epoch: common}
+            if self.leadership is not None:
+                self._epoch_after_truncation = self.leadership.leader_epoch + 1
             self.restart(now)
             self._diverging = diverging
             kept = [each for each in self._truncations if each.last_epoch != fetched_epoch]
             self._truncations = [*kept, _Truncation(common[0], fetched_epoch, common)]
-            if self.leadership is not None:
-                self.wanted_epoch = self.leadership.leader_epoch + 1
 
     def seal(self) -> None:
         """End the log after the batches that were read so far, and accept no more batches of the source.

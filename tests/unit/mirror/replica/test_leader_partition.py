@@ -46,6 +46,20 @@ def replicate(source: SourceLog, leader: LeaderPartition, *followers: KafkaFollo
         copy_once(source, leader, NOW)
 
 
+def raise_epoch(leader: LeaderPartition) -> None:
+    """Let the controller elect klamm again if the partition needs a higher leader epoch."""
+    leadership = leader.leadership
+    if leadership is not None and leader.wanted_epoch > leadership.leader_epoch:
+        leader.lead(replace(leadership, leader_epoch=leader.wanted_epoch), NOW)
+
+
+def replicate_raising(source: SourceLog, leader: LeaderPartition, *followers: KafkaFollower, rounds: int = 8) -> None:
+    """Replicate, and raise the leader epoch where that is needed."""
+    for _ in range(rounds):
+        replicate(source, leader, *followers, rounds=1)
+        raise_epoch(leader)
+
+
 def replicas(source: SourceLog) -> tuple[KafkaFollower, KafkaFollower, KafkaFollower]:
     """Return three replicas that have all of a source."""
     followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
@@ -195,9 +209,9 @@ def test_replicas_are_truncated_where_the_source_diverges_if_losses_are_accepted
     leader = leader_of(diverged, epoch=2, may_lose=True)
     leader.lead(leadership(2, frozenset(returns)), NOW)
 
-    replicate(diverged, leader, *(followers[node] for node in returns))
-    leader.lead(leadership(2), NOW)
-    replicate(diverged, leader, *followers.values())
+    replicate_raising(diverged, leader, *(followers[node] for node in returns))
+    leader.lead(leadership(3), NOW)
+    replicate_raising(diverged, leader, *followers.values())
 
     for follower in followers.values():
         assert (follower.batches, follower.removed, follower.is_failed) == (diverged.batches, [lost], False)
@@ -234,7 +248,7 @@ def test_replicas_follow_an_unclean_leader_election_and_another_one_back() -> No
     leader = leader_of(first, epoch=9, may_lose=True)
     replicate(first, leader, *followers)
     second.produce(60)
-    replicate(second, leader, *followers)
+    replicate_raising(second, leader, *followers)
     assert {follower.end for follower in followers} == {160}
     first.leader_epoch = 7
     first.produce(20)
@@ -243,6 +257,7 @@ def test_replicas_follow_an_unclean_leader_election_and_another_one_back() -> No
         for follower in followers:
             follower.fetch(leader, NOW, max_bytes=1)  # one batch
         copy_once(first, leader, NOW)
+        raise_epoch(leader)
 
     assert [follower.batches for follower in followers] == [first.batches] * 3
 
@@ -256,11 +271,35 @@ def test_clients_learn_the_end_of_what_a_truncation_left() -> None:
     assert [leader.truncated_end(epoch) for epoch in (3, 5)] == [None, None]
     # when
     second.produce(60)
-    replicate(second, leader, *followers)
+    replicate_raising(second, leader, *followers)
     # then
     assert {follower.end for follower in followers} == {160}
     assert [leader.truncated_end(epoch) for epoch in (2, 3, 4, 5, 6)] == [None, (3, 100), (3, 100), (3, 100), None]
-    assert leader.wanted_epoch == 10  # clients validate their offsets after a new leader epoch
+
+
+@pytest.mark.parametrize("is_halted", [False, True], ids=["at once", "after a halt"])
+def test_replicas_get_new_records_after_a_truncation_only_with_a_higher_leader_epoch(is_halted: bool) -> None:
+    # given
+    first, second = elected(common=4)
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    leader = leader_of(first, epoch=9, may_lose=True)
+    replicate(first, leader, *followers)
+    second.produce(25)
+    # when
+    replicate(second, leader, *followers)
+    if is_halted:
+        leader.halt("the source was deleted")
+        leader.restart(NOW)
+        replicate(second, leader, *followers)
+    # then
+    assert ([follower.end for follower in followers], leader.wanted_epoch) == ([100] * 3, 10)
+    assert leader.check_client_offset(150, 9) == ErrorCode.NOT_LEADER_OR_FOLLOWER, "its offset would be reset"
+    # when
+    leader.lead(leadership(10), NOW)
+    replicate(second, leader, *followers)
+    # then
+    assert [follower.end for follower in followers] == [125] * 3
+    assert leader.check_client_offset(150, 9) == ErrorCode.FENCED_LEADER_EPOCH
 
 
 def test_clients_keep_offsets_of_an_epoch_that_another_election_made_valid_again() -> None:
@@ -270,11 +309,11 @@ def test_clients_keep_offsets_of_an_epoch_that_another_election_made_valid_again
     leader = leader_of(first, epoch=9, may_lose=True)
     replicate(first, leader, *followers)
     second.produce(60)
-    replicate(second, leader, *followers)
+    replicate_raising(second, leader, *followers)
     # when
     first.leader_epoch = 7
     first.produce(20)
-    replicate(first, leader, *followers)
+    replicate_raising(first, leader, *followers)
     # then
     assert {follower.end for follower in followers} == {170}
     assert [leader.truncated_end(epoch) for epoch in (5, 6, 7)] == [(5, 150), (5, 150), None]
@@ -289,7 +328,7 @@ def test_replicas_are_truncated_if_the_common_epoch_ends_after_them_on_the_sourc
     followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
     replicate(first, leader_of(first, epoch=9), *followers)
 
-    replicate(second, leader_of(second, epoch=9, may_lose=True), *followers)
+    replicate_raising(second, leader_of(second, epoch=9, may_lose=True), *followers)
 
     assert [follower.batches for follower in followers] == [second.batches] * 3
 
@@ -335,7 +374,7 @@ def test_returning_replica_is_truncated_if_the_batches_in_memory_differ(end: int
 
     assert followers[1].fetch(leader, NOW) is None
     assert (leader.is_disputed, leader.in_sync()) == (True, frozenset())
-    replicate(source, leader, *followers.values(), rounds=12)
+    replicate_raising(source, leader, *followers.values(), rounds=12)
 
     assert leader.halted == ""
     for follower in followers.values():
@@ -381,7 +420,7 @@ def test_replicas_that_differ_at_the_log_end_of_an_idle_source_are_truncated(ord
     source.leader_epoch = 7
     leader = leader_of(source, epoch=9, may_lose=True)
 
-    replicate(source, leader, *(followers[index] for index in order))
+    replicate_raising(source, leader, *(followers[index] for index in order))
 
     assert [follower.batches for follower in followers] == [source.batches] * 3
     assert leader.in_sync() == NODES

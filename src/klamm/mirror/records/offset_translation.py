@@ -261,9 +261,13 @@ class PartitionTranslation:
     A mirror that was killed or reset copies records again, behind their first copies. Until it has come as far as
     before, the target has the only copies of some records before the new ones. The translation from before then stays
     in effect, so that no group is moved past these records: the source may be lost before they are copied again.
+
+    If the mirror has left out some of these records until then, because it was reset forward or they were deleted on
+    the source, they are not copied again. Groups before them then stay at the first copies: new copies count only from
+    the last record that was left out on.
     """
 
-    __slots__ = ("_before", "_history", "_newest", "_repeated", "_runs", "_without_run")
+    __slots__ = ("_before", "_history", "_is_left_out", "_newest", "_repeated", "_replaced", "_runs", "_without_run")
 
     def __init__(self, first: RunSync) -> None:
         self._begin(first)
@@ -278,6 +282,10 @@ class PartitionTranslation:
         """Newest syncs with an unknown run. The history drops some of them."""
         self._repeated: deque[RunSync] = deque(maxlen=_RUNS_KEPT)
         """Syncs that were ignored since the newest one."""
+        self._is_left_out = False
+        """Whether the mirror has left out records of this translation when it copied them again."""
+        self._replaced: PartitionTranslation | None = None
+        """Translation by the new copies until ``_before`` replaced it. It only shows which syncs are known."""
         self._keep_run(first)
 
     def add(self, sync: RunSync) -> None:
@@ -310,16 +318,33 @@ class PartitionTranslation:
             self._runs = deque([*kept, *self._runs], maxlen=_RUNS_KEPT)
             self._before = before
             return
+        if self._before is not None:
+            self._copy_again(sync, self._before)
         self._newest = sync.pair
-        if self._before is not None and sync.pair.upstream >= self._before._newest.upstream:
-            self._before = None
         self._history.add(sync.pair)
         self._keep_run(sync)
+
+    def _copy_again(self, sync: RunSync, before: PartitionTranslation) -> None:
+        """Note that records were copied again up to a sync. If none is left, end the translation from before.
+
+        If some were left out, that translation stays instead, and the syncs since then no longer count.
+        """
+        first = sync.pair.upstream if sync.first_upstream < 0 else sync.first_upstream
+        before._is_left_out |= first > self._newest.upstream + 1
+        if sync.pair.upstream < before._newest.upstream:
+            return
+        self._before = None
+        if before._is_left_out:
+            replaced = copy.copy(self)
+            replaced._replaced = None
+            self._replaced = replaced
+            self._history, self._runs, self._without_run = before._history, before._runs, before._without_run
 
     def _maps(self, pair: SyncPair) -> bool:
         """Return whether an earlier sync, or a run, has this pair of offsets."""
         return (
-            pair in self._history
+            (self._replaced is not None and self._replaced._maps(pair))
+            or pair in self._history
             or pair in self._without_run
             or any(
                 run.first_upstream <= pair.upstream <= run.pair.upstream

@@ -153,6 +153,34 @@ def test_group_before_the_first_copies_is_not_translated_before_they_are_copied_
     assert translation.translate(50) == Translation(550, 0)
 
 
+@pytest.mark.parametrize("first", [200, -1], ids=["run", "single records"])
+def test_group_stays_at_first_copies_that_are_not_copied_again(first: int) -> None:
+    """The mirror was reset to 200 by mistake, and to the end of the first copies afterwards."""
+    # given
+    translation = PartitionTranslation(sync(1000, 1000, first=0))
+    last_syncs = [sync(600, 1401, first=first), sync(1001, 1402, first=1001 if first >= 0 else -1)]
+    # when
+    for _ in range(2):  # the write was repeated
+        for each in last_syncs:
+            translation.add(each)
+    # then
+    assert [translation.translate(upstream) for upstream in (300, 700)] == [Translation(300, 0), Translation(700, 0)]
+    assert translation.translate(1002) == Translation(1403, 0)
+
+
+def test_new_copies_count_from_the_last_record_that_was_left_out() -> None:
+    # given
+    translation = PartitionTranslation(sync(1000, 1000, first=0))
+    # when
+    for each in (sync(400, 1201, first=200), sync(800, 1302, first=700), sync(1100, 1602, first=700)):
+        translation.add(each)
+    # then
+    offsets = {300: 300, 500: 500, 699: 699, 700: 1202, 1000: 1502, 1101: 1603}
+    assert {upstream: translation.translate(upstream) for upstream in offsets} == {
+        upstream: Translation(downstream, 0) for upstream, downstream in offsets.items()
+    }
+
+
 def test_recreated_source_topic_drops_older_runs() -> None:
     """K894-41: the source ends before the records that were copied first, so these never come again."""
     translation = PartitionTranslation(sync(999, 999, first=0))
@@ -164,6 +192,7 @@ def test_recreated_source_topic_drops_older_runs() -> None:
 class Step(NamedTuple):
     records: int
     source_gap: int
+    """Source offsets that are left out: they were compacted, or the mirror was reset forward."""
     target_gap: int
     again: int
     """The mirror was killed before: so many source offsets are copied again."""
@@ -171,7 +200,12 @@ class Step(NamedTuple):
 
 
 steps = st.builds(
-    Step, st.integers(1, 20), st.integers(0, 3), st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 7, 40]), st.booleans()
+    Step,
+    st.integers(1, 20),
+    st.sampled_from([0, 1, 2, 3, 30]),
+    st.integers(0, 2),
+    st.sampled_from([0, 0, 0, 1, 7, 40]),
+    st.booleans(),
 )
 
 
@@ -189,8 +223,6 @@ def test_translation_never_skips_records(batches: list[Step], with_runs: bool) -
             upstream, tracker, killed = max(0, upstream - step.again), RunTracker(), True
             # No sync shows copies after the newest one. They come again within a moment.
             where = {at: there for at, there in where.items() if at < upstream or at <= synced}
-        for removed in range(upstream, upstream + step.source_gap):
-            where.pop(removed, None)  # compacted before it was copied again
         upstream, downstream = upstream + step.source_gap, downstream + step.target_gap
         where |= {upstream + at: downstream + at for at in range(step.records)}
         tracker.extend(SyncPair(upstream, downstream), step.records)

@@ -266,10 +266,10 @@ class Claimant:
             ConnectionLostError, TopicGoneError: The topic cannot be read to its end now.
         """
         end = self._reader.end_offsets([(HEARTBEATS_TOPIC, 0)]).get((HEARTBEATS_TOPIC, 0))
-        # Without an end the topic has no leader, or does not exist: the read then raises the error.
-        start = self._at or (0 if end is None else self._start(end))
         try:
-            records, self._at = self._reader.read(HEARTBEATS_TOPIC, start)
+            if end is None:  # a read would succeed with a new leader, and could read the whole topic
+                raise self._missing()
+            records, self._at = self._reader.read(HEARTBEATS_TOPIC, self._at or self._start(end))
         except TopicGoneError:
             self._at, self._latest_offset = None, -1
             self._was_taken = True  # claims in the old topic may have been missed
@@ -278,8 +278,14 @@ class Claimant:
             claim = Claim.of(record)
             if claim is not None and claim.flow == self._flow and claim.identity in ("", self._identity):
                 self._take(claim, record.offset)
-        if end is None or self._at < end:
+        if self._at < end:
             raise ConnectionLostError(f"an open transaction of another producer hides records of {HEARTBEATS_TOPIC}")
+
+    def _missing(self) -> ConnectionLostError | TopicGoneError:
+        """Return the error of a topic whose end is unknown."""
+        if HEARTBEATS_TOPIC in self._reader.cluster.topics:
+            return ConnectionLostError(f"the leader of {HEARTBEATS_TOPIC} does not respond")
+        return TopicGoneError(f"{HEARTBEATS_TOPIC} does not exist")
 
     def _start(self, end: int) -> int:
         """Return the offset at which the first read starts, before every claim that may be valid.

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,15 +31,20 @@ class Topic(ControlConnection):
         self.hidden = 0
         """Number of the last records that an open transaction hides."""
         self.finds_timestamps = True
+        self.finds_end = True
         self.reads: list[int] = []
         """First offset of each read."""
+
+    def exists(self) -> bool:
+        """Return whether the metadata have the topic."""
+        return not self.is_gone
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
         assert topic == "heartbeats"
         self.records += records
 
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return dict.fromkeys(partitions, len(self.records))
+        return dict.fromkeys(partitions, len(self.records)) if self.finds_end else {}
 
     def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
         if not self.finds_timestamps:
@@ -60,21 +66,21 @@ class TopicOn(Topic):
         super().__init__()
         self._target = target
 
-    def _exists(self) -> bool:
+    def exists(self) -> bool:
         if "heartbeats" not in self._target.topics:
             self.records.clear()
         return "heartbeats" in self._target.topics
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
-        if not self._exists():
+        if not self.exists():
             raise ConnectionLostError("Partition 0 of heartbeats does not exist or has no leader at present")
         super().write(topic, records)
 
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return super().end_offsets(partitions) if self._exists() else {}
+        return super().end_offsets(partitions) if self.exists() else {}
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
-        self.is_gone = not self._exists() or from_offset > len(self.records)
+        self.is_gone = not self.exists() or from_offset > len(self.records)
         return super().read(topic, from_offset)
 
 
@@ -119,6 +125,11 @@ class Link(ControlConnection):
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self.error: Exception | None = None
+
+    @property
+    def cluster(self) -> Any:
+        """Cluster with the metadata."""
+        return SimpleNamespace(topics={"heartbeats"} if self._topic.exists() else ())
 
     def _check(self) -> None:
         if self.error is not None:
@@ -181,18 +192,24 @@ def test_valid_claim_before_many_heartbeats_of_other_pairs_is_found(
     assert second.claim.holder == "here, process 1"
 
 
-def test_flow_is_not_claimed_while_the_start_of_valid_claims_is_unknown(topic: Topic, clock: Clock) -> None:
+@pytest.mark.parametrize("missing", ["finds_end", "finds_timestamps"])
+def test_flow_is_not_claimed_while_the_start_of_valid_claims_is_unknown(
+    topic: Topic, clock: Clock, missing: str
+) -> None:
     # given
     topic.records += [Record(key=b"k", value=b"v", timestamp=0)] * 3
     process = Process(topic, clock, "here")
-    topic.finds_timestamps = False
+    setattr(topic, missing, False)
     # when
+    process.beat()
+    clock.now += 6
     process.beat()
     # then
     assert not process.claim.is_held
+    assert process.claim.problem.endswith("the leader of heartbeats does not respond")
     assert not topic.reads
     # and
-    topic.finds_timestamps = True
+    setattr(topic, missing, True)
     process.beat()
     assert process.claim.is_held
 

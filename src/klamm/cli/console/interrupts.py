@@ -22,8 +22,8 @@ class Interrupts:
     offsets a consumer has already counted as consumed.
 
     After the first signal, SIGINT takes effect at once, because a user who presses Ctrl-C again does not want to wait
-    for the library. SIGTERM and SIGHUP have no effect then: the end of a login session sends several of them. SIGHUP
-    stays ignored under nohup.
+    for the library. SIGTERM and SIGHUP have no effect then: the end of a login session sends several of them. A
+    signal that the process ignores stays ignored: SIGHUP under nohup, and SIGINT in the background of a shell script.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,11 @@ class Interrupts:
             return
         self._woken, written = os.pipe()
         os.set_blocking(written, False)
-        is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        numbers = (signal.SIGINT, signal.SIGTERM, *(() if is_nohup else (signal.SIGHUP,)))
-        handlers = {number: signal.signal(number, self._handle) for number in numbers}
+        handlers = {
+            number: signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         descriptor = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         try:
             yield

@@ -55,16 +55,17 @@ def test_termination_interrupts_next_wait_once(pipe: tuple[int, int], number: si
         signal.signal(number, inherited)
 
 
-def test_hangup_stays_ignored_under_nohup(pipe: tuple[int, int]) -> None:
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_ignored_signal_stays_ignored(pipe: tuple[int, int], number: signal.Signals) -> None:
+    inherited = signal.signal(number, signal.SIG_IGN)
     interrupts = Interrupts()
     try:
         with interrupts.deferred():
-            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(number)
             os.write(pipe[1], b"x")
             interrupts.wait_for(pipe[0])
     finally:
-        signal.signal(signal.SIGHUP, inherited)
+        signal.signal(number, inherited)
 
 
 def test_second_signal_interrupts_at_once() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
 
 import pytest
 
-from klamm.cli.configs.changes import Changes, client_changes, parse_pairs, read_changes
+from klamm.admin import AdminClient, ClusterDescription, ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from klamm.admin.results import DescribeConfigsResult
+from klamm.admin.types import ConfigSynonym
+from klamm.cli.configs.changes import Changes, client_changes, config_changes, parse_pairs, read_changes
 from klamm.cli.configs.options import parse
 from klamm.cli.connection import RequestError
-from klamm.impact.changes import ClientConfigAltered, QuotaAltered
+from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -51,6 +56,46 @@ def test_impact_reads_quotas_as_they_are_sent(text: str) -> None:
     assert client_changes(entity, quotas, dynamic, percent=0.0) == [
         QuotaAltered(entity=entity, name="producer_byte_rate", value=1000.0),
         ClientConfigAltered(entity=entity, name="rollout.acks", value=None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("features", "own", "operation", "stored"),
+    [
+        ((), None, "append", ["delete,compact"]),
+        ((), None, "subtract", ["delete"]),
+        ((), "compact", "append", []),
+        (("client.configs",), None, "append", ["other,compact"]),
+        (("client.configs", "kraft.version"), None, "append", ["delete,compact"]),
+    ],
+)
+def test_impact_of_extended_list_starts_from_the_default_of_the_server(
+    features: tuple[str, ...], own: str | None, operation: str, stored: list[str]
+) -> None:
+    """K339-11: Kafka starts from the built-in default, even where the cluster has another one."""
+    # given
+    synonyms = (
+        *([ConfigSynonym("cleanup.policy", own, ConfigSource.DYNAMIC_TOPIC_CONFIG)] if own else []),
+        ConfigSynonym("log.cleanup.policy", "other", ConfigSource.STATIC_BROKER_CONFIG),
+        ConfigSynonym("log.cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG),
+    )
+    entry = ConfigEntry("cleanup.policy", synonyms[0].value, source=synonyms[0].source, synonyms=synonyms)
+    resource = ConfigResource(ResourceType.TOPIC, "t")
+    described, cluster = DescribeConfigsResult([resource]), Outcome[ClusterDescription]()
+    described.succeed(resource, {"cleanup.policy": entry})
+    versions = dict.fromkeys(features, (0, 1))
+    cluster.set_result(ClusterDescription(cluster_id="c", controller_id=1, nodes=(), features=versions))
+    admin = create_autospec(AdminClient, instance=True)
+    admin.describe_configs.return_value, admin.describe_cluster.return_value = described, cluster
+    extended = {"cleanup.policy": "compact"}
+    appended, subtracted = (extended, {}) if operation == "append" else ({}, extended)
+    changes = Changes(added={}, deleted=(), appended=appended, subtracted=subtracted)
+    # when
+    predicted = config_changes(admin, ResourceType.TOPIC, "t", changes)
+    # then
+    assert predicted == [
+        ConfigAltered(resource_type=ResourceType.TOPIC, resource_name="t", name="cleanup.policy", value=value)
+        for value in stored
     ]
 
 

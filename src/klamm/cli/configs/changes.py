@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RequestError
-from klamm.configs.definitions import is_secret
+from klamm.configs.definitions import base_name, is_secret
 from klamm.configs.durations import without_unit
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import read_properties
@@ -125,21 +125,46 @@ def parse_pairs(text: str | None) -> dict[str, str]:
 
 def config_changes(admin: AdminClient, kind: ResourceType, name: str, changes: Changes) -> list[Change]:
     """Return the new value of each config of a resource. Elements are added to and removed from its present lists."""
-    from klamm.admin import ConfigResource  # noqa: PLC0415
     from klamm.impact.changes import ConfigAltered  # noqa: PLC0415
 
     values: dict[str, str | None] = {**changes.added, **dict.fromkeys(changes.deleted)}
-    if lists := {*changes.appended, *changes.subtracted}:
-        resource = ConfigResource(kind, name)
-        present = admin.describe_configs({resource: lists}).result()[resource]
-        for key in lists:
-            elements = [part for part in ((present[key].value or "") if key in present else "").split(",") if part]
-            removed = changes.subtracted.get(key, "").split(",")
-            added = [part for part in changes.appended.get(key, "").split(",") if part and part not in elements]
-            values[key] = ",".join([part for part in elements if part not in removed] + added)
+    if changes.appended or changes.subtracted:
+        values |= _extended_lists(admin, kind, name, changes)
     return [
         ConfigAltered(resource_type=kind, resource_name=name, name=key, value=value) for key, value in values.items()
     ]
+
+
+def _extended_lists(admin: AdminClient, kind: ResourceType, name: str, changes: Changes) -> dict[str, str | None]:
+    """Return the new value of each list that elements are added to or removed from, if it changes.
+
+    A list that the resource does not set starts from Kafka's built-in default, or from klamm's value in force. A
+    gateway with client configs announces their feature for Kafka, too, but only Kafka has ``kraft.version``.
+    """
+    from klamm.admin import ConfigResource  # noqa: PLC0415
+    from klamm.gateway.apis.altered_configs import config_decision  # noqa: PLC0415
+    from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest  # noqa: PLC0415
+    from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigOperation  # noqa: PLC0415
+
+    resource = ConfigResource(kind, name)
+    features = admin.describe_cluster().result().features
+    operations = {ConfigOperation.APPEND: changes.appended, ConfigOperation.SUBTRACT: changes.subtracted}
+    lists = {base for pairs in operations.values() for key in pairs for base in (key, base_name(key))}
+    part = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
+            for operation, pairs in operations.items()
+            for key, value in pairs.items()
+        ],
+    )
+    decision = config_decision(
+        part,
+        admin.describe_configs({resource: lists}, include_synonyms=True).result()[resource],
+        is_klamm=CLIENT_CONFIGS_FEATURE in features and "kraft.version" not in features,
+    )
+    return {change.name: change.value for change in decision.changes}
 
 
 def quota_number(text: str) -> float | None:

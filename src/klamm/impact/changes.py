@@ -100,6 +100,15 @@ class AclsRemoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DenyAclsAdded:
+    """Addition of ACLs that deny a principal something."""
+
+    principal: str
+    acls: tuple[str, ...]
+    """The ACLs as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsRemoved:
     """Removal of SCRAM credentials of a user."""
 
@@ -118,6 +127,7 @@ Change: TypeAlias = (
     | QuotaAltered
     | ClientConfigAltered
     | AclsRemoved
+    | DenyAclsAdded
     | CredentialsRemoved
 )
 """Any change whose impact can be predicted."""

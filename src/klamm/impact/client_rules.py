@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AclsRemoved,
         ClientConfigAltered,
         CredentialsRemoved,
+        DenyAclsAdded,
         EntityParts,
         QuotaAltered,
     )
@@ -95,6 +96,19 @@ def acls_removed(change: AclsRemoved, _: ClusterFacts) -> Iterator[Finding]:
         level=ImpactLevel.DISRUPTION,
         resource=change.principal,
         message=f"loses {counted(names.count, 'ACL')} ({names}). What no other ACL allows is denied.",
+        figures={"acls": names.count},
+        names={"acls": names},
+    )
+
+
+def deny_acls_added(change: DenyAclsAdded, _: ClusterFacts) -> Iterator[Finding]:
+    """Predict requests of a principal that are denied although another ACL allows them."""
+    names = Names.of(change.acls)
+    yield Finding(
+        kind="deny_acls_added",
+        level=ImpactLevel.DISRUPTION,
+        resource=change.principal,
+        message=f"gets {counted(names.count, 'ACL')} ({names}). Requests that match are denied.",
         figures={"acls": names.count},
         names={"acls": names},
     )

@@ -13,13 +13,20 @@ from klamm.impact.changes import (
     ClientConfigAltered,
     ConfigAltered,
     CredentialsRemoved,
+    DenyAclsAdded,
     PartitionsAdded,
     QuotaAltered,
     RecordsDeleted,
     ReplicationFactorAltered,
     TopicDeleted,
 )
-from klamm.impact.client_rules import acls_removed, client_config_altered, credentials_removed, quota_altered
+from klamm.impact.client_rules import (
+    acls_removed,
+    client_config_altered,
+    credentials_removed,
+    deny_acls_added,
+    quota_altered,
+)
 from klamm.impact.effective import (
     CLUSTER_DEFAULT,
     REMOTE_STORAGE,
@@ -102,6 +109,7 @@ _CHANGE_RULES: Final[Mapping[type, Callable[[Any, ClusterFacts], Iterator[Findin
     QuotaAltered: quota_altered,
     ClientConfigAltered: client_config_altered,
     AclsRemoved: acls_removed,
+    DenyAclsAdded: deny_acls_added,
     CredentialsRemoved: credentials_removed,
 }
 """Rules of single changes. Those of configs follow from all changes together."""

@@ -11,6 +11,7 @@ from klamm.impact.changes import (
     ClientConfigAltered,
     ConfigAltered,
     CredentialsRemoved,
+    DenyAclsAdded,
     PartitionsAdded,
     QuotaAltered,
     ReplicationFactorAltered,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def planned_changes(plan: Plan) -> list[Change]:
-    """Return the accepted changes. New topics, ACLs and credentials have no impact."""
+    """Return the accepted changes. New topics, credentials and ACLs that allow something have no impact."""
     return [
         change
         for diff in plan.diffs
@@ -50,8 +51,8 @@ def _changed(diff: ResourceDiff) -> Iterator[Change]:
         before = max(map(int, (resized.old or "0").split(" and ")))
         yield ReplicationFactorAltered(topic=diff.key.name, factor=int(resized.new or 0), factor_before=before)
     removed = tuple(change.key for change in diff.changes if change.mark is Mark.REMOVE)
-    if diff.key.kind is Kind.ACLS and (allowing := tuple(filter(is_allowing, removed))):
-        yield AclsRemoved(principal=diff.key.name, acls=allowing)
+    if diff.key.kind is Kind.ACLS:
+        yield from _changed_acls(diff, removed)
     if diff.key.kind is Kind.SCRAM and removed:
         are_all = diff.is_deletion and not diff.declared.ignored
         yield CredentialsRemoved(user=diff.key.name, mechanisms=removed, are_all=are_all)
@@ -68,3 +69,11 @@ def _changed(diff: ResourceDiff) -> Iterator[Change]:
         elif diff.key.kind is Kind.CLIENT_CONFIGS:
             parts = parse_quota_resource(diff.key.name)
             yield ClientConfigAltered(entity=parts, name=change.key, value=value, value_before=change.old)
+
+
+def _changed_acls(diff: ResourceDiff, removed: tuple[str, ...]) -> Iterator[Change]:
+    if allowing := tuple(filter(is_allowing, removed)):
+        yield AclsRemoved(principal=diff.key.name, acls=allowing)
+    added = (change.key for change in diff.changes if change.mark is not Mark.REMOVE)
+    if denying := tuple(text for text in added if not is_allowing(text)):
+        yield DenyAclsAdded(principal=diff.key.name, acls=denying)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.impact.changes import AclsRemoved, ClientConfigAltered, CredentialsRemoved, QuotaAltered
+from klamm.impact.changes import AclsRemoved, ClientConfigAltered, CredentialsRemoved, DenyAclsAdded, QuotaAltered
 from klamm.impact.facts import ClientFacts
 from klamm.impact.findings import ImpactLevel
 from klamm.impact.prediction import UNSEEN_RATES, predict
@@ -135,6 +135,17 @@ def test_weaker_acks_are_a_disruption(name: str, before: str | None, value: str 
     change = ClientConfigAltered(entity=_ALICE, name=name, value=value, value_before=before)
 
     assert predict([change], cluster()).level is level
+
+
+def test_new_deny_acls_disrupt_their_principal() -> None:
+    change = DenyAclsAdded(principal="User:*", acls=("DENY ALL on TOPIC:LITERAL:* from *",))
+
+    impact = predict([change], cluster())
+
+    assert impact.lines() == [
+        "Impact: disruption",
+        "  DISRUPTION: User:*: gets 1 ACL (DENY ALL on TOPIC:LITERAL:* from *). Requests that match are denied.",
+    ]
 
 
 def test_removed_acls_and_credentials_disrupt_their_holder() -> None:

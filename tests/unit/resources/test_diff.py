@@ -14,6 +14,7 @@ from klamm.impact.changes import (
     AclsRemoved,
     ClientConfigAltered,
     CredentialsRemoved,
+    DenyAclsAdded,
     QuotaAltered,
     ReplicationFactorAltered,
 )
@@ -306,6 +307,21 @@ def test_removed_acls_and_credentials_have_an_impact() -> None:
         CredentialsRemoved(user="a", mechanisms=("SCRAM-SHA-256",), are_all=True),
         CredentialsRemoved(user="b", mechanisms=("SCRAM-SHA-256",), are_all=False),
     ]
+
+
+def test_new_acls_have_an_impact_if_they_deny() -> None:
+    # given
+    acls = ("ALLOW READ on TOPIC:LITERAL:t from *", "DENY ALL on TOPIC:LITERAL:* from *")
+    declared = Declared(kind=Kind.ACLS, name="User:*", values=dict.fromkeys(acls, ""))
+    present = {declared.key: Existing(values={acls[1]: CurrentValue(value="", origin="cluster", is_own=True)})}
+    # when
+    new, same = (
+        planned_changes(Plan(diffs=plan_resources([declared], there), failed={}, observation=Observation(resources={})))
+        for there in ({}, present)
+    )
+    # then
+    assert new == [DenyAclsAdded(principal="User:*", acls=(acls[1],))]
+    assert same == []
 
 
 def test_credential_without_password_is_a_problem_only_where_it_is_missing() -> None:

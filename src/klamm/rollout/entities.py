@@ -89,8 +89,13 @@ def quota_op(name: str, value: str | None) -> ClientQuotaOp:
     return ClientQuotaOp(name, None if value is None else float(value))
 
 
-def changes_of(waves: Iterable[Wave]) -> tuple[Change, ...]:
-    """Return what all waves of a roll-out change in the end, for a prediction of the impact."""
+def changes_of(waves: Iterable[Wave], before: Values) -> tuple[Change, ...]:
+    """Return what all waves of a roll-out change in the end, for a prediction of the impact.
+
+    Args:
+        waves: The waves.
+        before: Values before the first wave.
+    """
     values = {
         (entity, key): value for wave in waves for entity, of in wave.settings.items() for key, value in of.items()
     }
@@ -104,7 +109,8 @@ def changes_of(waves: Iterable[Wave]) -> tuple[Change, ...]:
             changes.append(ConfigAltered(resource_type=ResourceType[kind], resource_name=name, name=key, value=value))
         elif not key.startswith(PREFIX):  # the last wave makes the value final
             parts = ((EntityType.USER.value, name or None),)
-            changes.append(ClientConfigAltered(entity=parts, name=key, value=value))
+            present = before.get(entity, {}).get(key)
+            changes.append(ClientConfigAltered(entity=parts, name=key, value=value, value_before=present))
     return tuple(changes)
 
 

@@ -114,6 +114,18 @@ def test_history_reverts_complete_roll_out_to_percentage(broker: klamm.Broker, r
     assert described.configs == {"acks": "1", "rollout.acks": "10:0"}
 
 
+def test_revert_that_removes_acks_all_is_a_disruption(broker: klamm.Broker, run: Command, user: str) -> None:
+    # given
+    put(broker, user, **{"heartbeat.interval.ms": "500"})
+    newest = json.loads(run("history", "--user", user, "-o", "json")[1])[0]
+    put(broker, user, acks="all")
+    # when
+    code, output = run("revert", "--user", user, "--to", newest["at"], "--max-impact", "notice")
+    # then
+    assert code == 4
+    assert "Impact: disruption" in output
+
+
 def test_default_client_id_has_history(broker: klamm.Broker, run: Command, user: str) -> None:
     with AdminClient(broker.bootstrap_servers) as admin:
         entity = ClientConfigEntity.of_client(user, None)

@@ -514,6 +514,12 @@ def test_removed_credential_is_a_disruption(configs: Command) -> None:
     )
 
 
+def test_removed_acks_all_is_a_disruption(configs: Command) -> None:
+    assert configs("--alter", "--user", "ivo", "--add-config", "acks=all")[0] == 0
+    code, out, _ = configs("--alter", "--user", "ivo", "--delete-config", "acks", "--max-impact", "notice")
+    assert (code, out.splitlines()[0]) == (4, "Impact: disruption")
+
+
 def test_one_invalid_kind_changes_nothing(configs: Command) -> None:
     # when: the quotas alone would be fine
     code, _, complaint = configs("--alter", "--user", "both", "--add-config", "producer_byte_rate=1,acks=9")

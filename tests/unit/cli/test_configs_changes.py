@@ -53,9 +53,18 @@ def test_impact_reads_quotas_as_they_are_sent(text: str) -> None:
         Changes(added=added, deleted=(), appended={}, subtracted={})
         for added in ({"producer_byte_rate": text}, {"acks": "all"})
     )
-    assert client_changes(entity, quotas, dynamic, percent=0.0) == [
+    assert client_changes(entity, quotas, dynamic, present={"rollout.acks": "5:1"}, percent=0.0) == [
         QuotaAltered(entity=entity, name="producer_byte_rate", value=1000.0),
-        ClientConfigAltered(entity=entity, name="rollout.acks", value=None),
+        ClientConfigAltered(entity=entity, name="rollout.acks", value=None, value_before="5:1"),
+    ]
+
+
+def test_impact_of_removed_client_config_has_the_value_and_the_rollout_before() -> None:
+    entity, present = (("user", "alice"),), {"acks": "1", "rollout.acks": "100:all", "rollout.linger.ms": "5:1"}
+    nothing, removal = (Changes(added={}, deleted=keys, appended={}, subtracted={}) for keys in ((), ("acks",)))
+    assert client_changes(entity, nothing, removal, present=present) == [
+        ClientConfigAltered(entity=entity, name="acks", value=None, value_before="1"),
+        ClientConfigAltered(entity=entity, name="rollout.acks", value=None, value_before="100:all"),
     ]
 
 

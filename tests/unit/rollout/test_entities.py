@@ -8,6 +8,7 @@ import pytest
 
 from klamm.admin import AdminClient, ConfigResource, PolicyOverride, ResourceType
 from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
+from klamm.impact.changes import ClientConfigAltered
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import PolicyViolationError
@@ -16,7 +17,8 @@ from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
-from klamm.rollout.entities import Entities, RejectedSettingsError
+from klamm.rollout.entities import Entities, RejectedSettingsError, changes_of
+from klamm.rollout.record import Wave
 from tests.support.stub_broker import NODE_ID, Request, StubBroker
 
 ALIVE, DOWN = f"BROKER:{NODE_ID}", "BROKER:8"
@@ -111,6 +113,14 @@ def test_keys_that_a_policy_adds_are_among_the_stored_settings() -> None:
     stored = Entities(admin).write({"TOPIC:t": {"retention.ms": "9", "flush.ms": None}}, validate_only=True)
     # then
     assert stored == {"TOPIC:t": {"retention.ms": "5", "flush.ms": None, "min.insync.replicas": "2"}}
+
+
+def test_changes_of_client_configs_have_the_values_before_the_rollout() -> None:
+    """A policy may remove a config that it denies."""
+    waves = [Wave(name="all", settings={"USER:alice": {"acks": None}})]
+    assert changes_of(waves, {"USER:alice": {"acks": "all"}}) == (
+        ClientConfigAltered(entity=(("user", "alice"),), name="acks", value=None, value_before="all"),
+    )
 
 
 def test_rejection_has_the_stored_settings_of_the_other_entities() -> None:

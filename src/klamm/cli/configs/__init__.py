@@ -94,12 +94,16 @@ def _changes(admin: AdminClient, entity: Target, changes: Changes, options: argp
     """Return the changes whose impact a flag requests, or nothing."""
     if not options.impact and options.max_impact is None:
         return ()
-    from klamm.cli.configs import resources, users  # noqa: PLC0415
+    from klamm.cli.configs import clients, resources, users  # noqa: PLC0415
     from klamm.impact.changes import CredentialsRemoved  # noqa: PLC0415
+    from klamm.rollout.entities import configs_of  # noqa: PLC0415
 
     if entity.has_quotas:
         routed = users.route(entity, changes)
-        of_client = client_changes(users.parts_of(entity), routed.quotas, routed.dynamic, percent=options.percent)
+        present = configs_of(admin, clients.entity_of(entity)) if routed.dynamic.is_any else {}
+        of_client = client_changes(
+            users.parts_of(entity), routed.quotas, routed.dynamic, present=present, percent=options.percent
+        )
         mechanisms = tuple(routed.credentials.deleted)
         lost = [CredentialsRemoved(user=entity.names[0], mechanisms=mechanisms, are_all=False)] if mechanisms else []
         return [*of_client, *lost]

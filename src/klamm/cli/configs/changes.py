@@ -173,11 +173,24 @@ def quota_number(text: str) -> float | None:
 
 
 def client_changes(
-    entity: EntityParts, quotas: Changes, dynamic: Changes, *, percent: float | None = None
+    entity: EntityParts,
+    quotas: Changes,
+    dynamic: Changes,
+    *,
+    present: Mapping[str, str],
+    percent: float | None = None,
 ) -> list[Change]:
     """Return the new quotas and dynamic client configs of an entity. Quotas that are no numbers are left out.
 
-    0 percent removes the roll-outs of configs; what is in force then depends on other values.
+    The removal of a config ends its roll-out, too. 0 percent only removes the roll-outs; what is in force then depends
+    on other values.
+
+    Args:
+        entity: The entity.
+        quotas: Changes to its quotas.
+        dynamic: Changes to its dynamic client configs.
+        present: Its dynamic client configs before the change, including roll-outs.
+        percent: Percentage of the clients that get new values. None means all, without a roll-out.
     """
     from klamm.client_configs.rollout import rollout_key  # noqa: PLC0415
     from klamm.impact.changes import ClientConfigAltered, QuotaAltered  # noqa: PLC0415
@@ -185,8 +198,12 @@ def client_changes(
     limits = {key: number for key, value in quotas.added.items() if (number := quota_number(value)) is not None}
     values: dict[str, float | None] = {**limits, **dict.fromkeys(quotas.deleted)}
     added = dict.fromkeys(map(rollout_key, dynamic.added)) if percent == 0 else dynamic.added
-    configs: dict[str, str | None] = {**added, **dict.fromkeys(dynamic.deleted)}
+    ended = [key for key in map(rollout_key, dynamic.deleted) if key in present]
+    configs: dict[str, str | None] = {**added, **dict.fromkeys([*dynamic.deleted, *ended])}
     return [
         *(QuotaAltered(entity=entity, name=key, value=value) for key, value in values.items()),
-        *(ClientConfigAltered(entity=entity, name=key, value=value) for key, value in configs.items()),
+        *(
+            ClientConfigAltered(entity=entity, name=key, value=value, value_before=present.get(key))
+            for key, value in configs.items()
+        ),
     ]

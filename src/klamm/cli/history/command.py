@@ -338,10 +338,14 @@ def _send_client_configs(
     from klamm.rollout.entities import configs_of  # noqa: PLC0415
 
     with connect(options) as admin:
-        values = _with_rollouts(plan, configs_of(admin, entity))
+        present = configs_of(admin, entity)
+        values = _with_rollouts(plan, present)
         operations = [ClientConfigOp(name, value) for name, value in values.items()]
         parts = tuple((kind.value, name) for kind, name in entity.components)
-        altered = [ClientConfigAltered(entity=parts, name=name, value=value) for name, value in values.items()]
+        altered = [
+            ClientConfigAltered(entity=parts, name=name, value=value, value_before=present.get(name))
+            for name, value in values.items()
+        ]
         impact = predicted(admin, altered, options)
         admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
     return None, impact

@@ -200,7 +200,7 @@ def _start(options: argparse.Namespace, *, flags: ToolParser) -> int:
         record = begun(replace(_owned(plan.record), id=rollout_id), at_ms=wall_clock_ms())
         if options.dry_run:
             store.check_addition(record)
-            impact = impact_of(changes_of(record.waves), admin)
+            impact = impact_of(changes_of(record.waves, record.before), admin)
             document = {**dry_run_document(record, plan.current), "impact": impact.document()}
             print_result(options.output, document, lambda: [*dry_run_lines(record, plan.current), *impact.lines()])
             print_error("Nothing was changed.")

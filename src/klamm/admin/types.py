@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from klamm.configs.definitions import in_unit_of
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
@@ -81,6 +82,22 @@ def hides_inherited(entry: ConfigEntry) -> bool:
     """Return whether a topic sets a config, and the value that it would inherit is not described."""
     sources = {synonym.source for synonym in entry.synonyms} or {entry.source}
     return sources == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+def inherited_value(entry: ConfigEntry, own: ConfigSource | None) -> ConfigSynonym | None:
+    """Return the value in force if a resource did not set a config itself, in the unit of the config.
+
+    None if no such value is described.
+
+    Args:
+        entry: Config of the resource, described with its synonyms.
+        own: Source of the values that are set on the resource itself (``own_source``).
+    """
+    synonyms = entry.synonyms or (ConfigSynonym(entry.name, entry.value, entry.source),)
+    synonym = next((each for each in synonyms if each.source is not own), None)
+    if synonym is None or synonym.value is None:
+        return synonym
+    return replace(synonym, value=in_unit_of(entry.name, synonym.name, synonym.value))
 
 
 def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:

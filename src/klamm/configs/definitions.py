@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from klamm.configs.validators import Check, build_check
-from klamm.configs.values import ConfigValue, parse_value
+from klamm.configs.values import JAVA_BLANKS, ConfigValue, parse_java_int, parse_value
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigType, UpdateMode
@@ -346,6 +346,23 @@ def topic_synonyms() -> Mapping[str, tuple[BrokerSynonym, ...]]:
             for name, synonyms in _facts()["topic_synonyms"].items()
         }
     )
+
+
+@cache
+def _milliseconds() -> Mapping[str, int]:
+    """Return the milliseconds per unit of each broker config in hours or minutes."""
+    synonyms = (synonym for several in topic_synonyms().values() for synonym in several)
+    return {synonym.name: synonym.milliseconds for synonym in synonyms if synonym.milliseconds is not None}
+
+
+def in_unit_of(name: str, synonym: str, value: str) -> str:
+    """Return the value of a synonym in the unit of a config: ``log.retention.hours`` for ``log.retention.ms``.
+
+    Negative values have a meaning of their own and remain.
+    """
+    factor = _milliseconds().get(synonym, 1) // _milliseconds().get(name, 1)
+    number = parse_java_int(value.strip(JAVA_BLANKS)) if factor > 1 else None
+    return value if number is None or number < 0 else str(number * factor)
 
 
 @cache

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin import ConfigResource, TopicPartition
-from klamm.admin.types import own_source
+from klamm.admin.types import inherited_value, own_source
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.configs.quotas import entity_text, quota_text
@@ -187,7 +187,7 @@ def _replicas(
 
 
 def _value(entry: ConfigEntry, own: ConfigSource | None) -> CurrentValue:
-    inherited = next((synonym for synonym in entry.synonyms if synonym.source is not own), None)
+    inherited = inherited_value(entry, own)
     return CurrentValue(
         value=entry.value,
         origin=entry.source.origin,

@@ -8,6 +8,7 @@ import pytest
 
 from klamm import admin
 from klamm.admin import AlterConfigOp, ConfigEntry, ConfigSource, NewPartitions, NewTopic, OffsetAndMetadata, OpType
+from klamm.admin.types import ConfigSynonym, inherited_value
 
 
 def test_operations_have_their_wire_ids() -> None:
@@ -51,6 +52,27 @@ def test_unrecognized_config_source_is_unknown() -> None:
 def test_is_default_follows_config_source() -> None:
     assert ConfigEntry("a", "1", source=ConfigSource.DEFAULT_CONFIG).is_default
     assert not ConfigEntry("a", "1", source=ConfigSource.STATIC_BROKER_CONFIG).is_default
+
+
+@pytest.mark.parametrize(
+    ("name", "synonym", "value", "inherited"),
+    [
+        ("log.retention.ms", "log.retention.hours", "72", "259200000"),
+        ("log.retention.ms", "log.retention.minutes", " 5 ", "300000"),
+        ("log.retention.ms", "log.retention.hours", "-1", "-1"),
+        ("log.roll.ms", "log.roll.hours", "1", "3600000"),
+        ("log.roll.jitter.ms", "log.roll.jitter.hours", "0", "0"),
+        ("log.flush.interval.ms", "log.flush.scheduler.interval.ms", "7", "7"),
+        ("log.retention.hours", "log.retention.hours", "72", "72"),
+        ("retention.ms", "log.retention.hours", "72", "259200000"),
+        ("compression.type", "compression.type", "zstd", "zstd"),
+    ],
+)
+def test_inherited_value_is_in_the_unit_of_the_config(name: str, synonym: str, value: str, inherited: str) -> None:
+    own, static = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.STATIC_BROKER_CONFIG
+    synonyms = (ConfigSynonym(name, "9", own), ConfigSynonym(synonym, value, static))
+    entry = ConfigEntry(name, "9", source=own, synonyms=synonyms)
+    assert inherited_value(entry, own) == ConfigSynonym(synonym, inherited, static)
 
 
 def test_java_positional_arguments_are_accepted() -> None:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from klamm.admin import (
     ConfigEntry,
+    ConfigSource,
     DescribeConfigsResult,
     DescribeTopicsResult,
     PartitionDescription,
     PartitionReassignment,
+    ResourceType,
     TopicDescription,
     TopicPartition,
 )
+from klamm.admin.types import ConfigSynonym
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
 from klamm.protocol.primitives import ZERO_UUID
@@ -23,6 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin import AdminClient, ConfigResource
+
+
+_OWN = ConfigSource.DYNAMIC_BROKER_CONFIG
+BROKER_CONFIGS = {
+    "log.retention.ms": ConfigEntry(
+        "log.retention.ms",
+        "86400000",
+        source=_OWN,
+        synonyms=(
+            ConfigSynonym("log.retention.ms", "86400000", _OWN),
+            ConfigSynonym("log.retention.hours", "72", ConfigSource.STATIC_BROKER_CONFIG),
+        ),
+    )
+}
 
 
 class FakeAdmin:
@@ -51,7 +68,8 @@ class FakeAdmin:
         for resource in resources:
             if resource.name == "hidden":
                 result.fail(resource, TopicAuthorizationError("no right"))
-            result.succeed(resource, {"flush.ms": ConfigEntry("flush.ms", "1")})
+            entries = {"flush.ms": ConfigEntry("flush.ms", "1")}
+            result.succeed(resource, BROKER_CONFIGS if resource.type is ResourceType.BROKER else entries)
         return result
 
     def list_partition_reassignments(self, _: object) -> Outcome[Mapping[TopicPartition, PartitionReassignment]]:
@@ -85,3 +103,10 @@ def test_reassigned_topic_has_the_replication_factor_after_it() -> None:
     topics = topics_of(FakeAdmin(shows_reassignments=True), "open", "moving")
     shown = {name: (topic.values["replication_factor"].value, topic.is_moving) for name, topic in topics.items()}
     assert shown == {"open": ("1", False), "moving": ("1", True)}
+
+
+def test_inherited_value_of_a_broker_is_in_the_unit_of_its_config() -> None:
+    key = ResourceKey(Kind.BROKER, "1")
+    admin = cast("AdminClient", FakeAdmin(shows_reassignments=True))
+    value = observe(admin, {key: ["log.retention.ms"]}).resources[key].values["log.retention.ms"]
+    assert (value.inherited, value.inherited_origin) == ("259200000", "server.properties")

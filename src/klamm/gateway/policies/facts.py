@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
-from klamm.admin.types import hides_inherited, own_source
+from klamm.admin.types import hides_inherited, inherited_value, own_source
 from klamm.configs.definitions import base_name, find_broker_config, topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
@@ -173,7 +173,7 @@ def _completed(entry: ConfigEntry, layers: BrokerLayers) -> ConfigEntry:
     value = layers.topic_default(entry.name)
     if value is None:
         return entry
-    inherited = ConfigSynonym(topic_synonyms()[entry.name][-1].name, format_value(value), ConfigSource.DEFAULT_CONFIG)
+    inherited = ConfigSynonym(entry.name, format_value(value), ConfigSource.DEFAULT_CONFIG)
     return replace(entry, synonyms=(*entry.synonyms, inherited))
 
 
@@ -240,10 +240,9 @@ def inherited(
     """Return the value of each config that is in force if the resource itself, with this source, does not set it."""
     inherited_values: dict[str, str] = {}
     for entry in described.values():
-        values = [(synonym.source, synonym.value) for synonym in entry.synonyms] or [(entry.source, entry.value)]
-        value = next((value for source, value in values if source is not own), None)
-        if value is not None:
-            inherited_values[entry.name] = value
+        synonym = inherited_value(entry, own)
+        if synonym is not None and synonym.value is not None:
+            inherited_values[entry.name] = synonym.value
     return inherited_values
 
 

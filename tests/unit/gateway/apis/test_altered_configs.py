@@ -459,6 +459,23 @@ def test_policy_sees_configs_of_brokers(is_legacy: bool) -> None:
     assert details.removed == (frozenset({"log.retention.ms"}) if is_legacy else frozenset())
 
 
+def test_policy_sees_inherited_value_of_a_broker_in_the_unit_of_the_config() -> None:
+    """A rule that limits ``log.retention.ms`` to a day could be bypassed with 168 hours."""
+    # given
+    policies, admin = FakePolicies(), with_own()
+    synonyms = (
+        ConfigSynonym("log.retention.ms", "1000", ConfigSource.DYNAMIC_BROKER_CONFIG),
+        ConfigSynonym("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    )
+    entry = ConfigEntry("log.retention.ms", "1000", source=synonyms[0].source, synonyms=synonyms)
+    admin.described = {(ResourceType.BROKER, "1"): {"log.retention.ms": entry}}
+    change = incremental("1", ("log.retention.ms", ConfigOperation.DELETE, None), resource_type=ResourceType.BROKER)
+    # when
+    ask(IncrementalAlterConfigsRequest(resources=[change]), policies, FakeContext(alters(()), admin))
+    # then
+    assert policies.asked[0].defaults == {"log.retention.ms": "604800000"}
+
+
 def test_policy_sees_one_name_of_a_broker_in_any_spelling_of_its_id() -> None:
     policies, admin = FakePolicies(), with_own()
     admin.described = {(ResourceType.BROKER, "+01"): {}}

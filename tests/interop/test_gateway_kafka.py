@@ -44,7 +44,7 @@ _PATIENCE_S = 120.0
 _TOOLS = "org.apache.kafka.tools"
 
 # The libraries leave the sockets of a broker that died to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def rig(real_kafka_3: KafkaCluster) -> Iterator[Rig]:
 
 @pytest.mark.parametrize(
     ("families", "joins"),
-    [((CONFLUENT_KAFKA,), False), pytest.param(FAMILIES, True, marks=pytest.mark.long)],
+    [((CONFLUENT_KAFKA,), False), (FAMILIES, True)],
     ids=["librdkafka", "all"],
 )
 def test_clients_continue_through_changes_of_brokers_and_gateways(
@@ -256,7 +256,6 @@ def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     _assert_no_address_leaked(rig)
 
 
-@pytest.mark.long
 def test_java_clients_reach_each_broker_by_host_name_on_one_port(
     real_kafka_3: KafkaCluster, make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:
@@ -376,7 +375,6 @@ def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> Non
     _assert_no_address_leaked(rig)
 
 
-@pytest.mark.long
 def test_kafka_streams_counts_each_record_once_while_a_gateway_dies(rig: Rig, tmp_path: Path) -> None:
     """With ``exactly_once_v2``: each count is written once, whatever was repeated."""
     source, target = (f"gateway-{uuid.uuid4().hex[:8]}" for _ in range(2))

@@ -27,12 +27,13 @@ from klamm.admin import (
 )
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError
 from klamm.protocol.types import TopicPartition
-from tests.support.long_tests import long_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.kafka import KafkaCluster
+
+pytestmark = pytest.mark.long
 
 ROUNDS: Final = 30 if os.environ.get("KLAMM_SOAK") else 1
 POLICY: Final = """
@@ -141,7 +142,7 @@ def topics(real_kafka_3: KafkaCluster) -> Iterator[Callable[[], str]]:
             outcome.exception(60)  # some are deleted
 
 
-@pytest.mark.parametrize("pair", ["config, config", *long_only(*[pair for pair in PAIRS if pair != "config, config"])])
+@pytest.mark.parametrize("pair", PAIRS)
 def test_changes_allowed_alone_are_denied_together(
     pair: str, admins: tuple[AdminClient, AdminClient], topics: Callable[[], str]
 ) -> None:
@@ -160,7 +161,6 @@ def test_changes_allowed_alone_are_denied_together(
         assert any(errors), f"both changes of {topic} were allowed"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("broker", [1, None])
 def test_broker_configs_allowed_alone_are_denied_together(
     broker: int | None, admins: tuple[AdminClient, AdminClient]

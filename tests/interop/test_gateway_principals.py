@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from klamm.gateway.relay.filter import FilterContext
 
+pytestmark = pytest.mark.long
+
 SCRIPTS: Final = 2_000 if os.environ.get("KLAMM_SOAK") else 40
 AT_ONCE: Final = 60
 USERS: Final = ("ann", "bob", "cem")
@@ -261,7 +263,6 @@ async def answer_to(port: int, message: bytes) -> tuple[int, bytes, bool]:
     return answer.error_code, bytes(answer.auth_bytes), answer.session_lifetime_ms < CENTURY_MS
 
 
-@pytest.mark.long
 async def test_tokens_with_an_unusual_expiry_are_accepted_as_by_kafka(kafka: int, broker: int) -> None:
     for value in UNUSUAL:
         token = unsecured_with("exp", value, claims_of("ann", iat=None))

@@ -323,6 +323,7 @@ def test_member_is_cordoned_unless_it_is_told_otherwise(cluster: KafkaCluster) -
     cluster.unregister(9)
 
 
+@pytest.mark.long
 def test_restart_after_a_crash_is_the_same_incarnation_and_after_a_shutdown_a_new_one(cluster: KafkaCluster) -> None:
     state = MemoryMembershipStore()
     with started(member_of(cluster, state=state)) as first:
@@ -350,6 +351,7 @@ class DyingStore(MemoryMembershipStore):
         super().save(state)
 
 
+@pytest.mark.long
 def test_member_that_dies_while_it_shuts_down_accepts_partitions_after_its_restart(cluster: KafkaCluster) -> None:
     """The controller keeps a controlled shutdown that an incarnation has requested, also when it registers again."""
     state, topic = DyingStore(), "led-while-it-dies"
@@ -392,6 +394,7 @@ def test_second_process_of_the_same_incarnation_ends_the_first(cluster: KafkaClu
             second.unregister()
 
 
+@pytest.mark.long
 def test_unregistered_member_ends_and_does_not_register_again(cluster: KafkaCluster) -> None:
     with started(member_of(cluster)) as member:
         # when

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from tests.support.kafka import KafkaCluster
 
+pytestmark = pytest.mark.long
+
 YEAR_2013 = 1_356_998_400_000
 IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 AWAY_S = 15.0 if IS_SOAK else 6.0
@@ -122,7 +124,6 @@ def _wait_for_all_replicas(address: str, topics: list[str]) -> None:
         wait_until(are_in_sync, timeout_s=300, what="all replicas in sync", interval_s=0.2)
 
 
-@pytest.mark.long
 def test_admin_calls_and_a_copier_survive_the_loss_of_a_node(real_kafka_3: KafkaCluster) -> None:
     """The leader of two partitions of each topic is lost while calls are made and records are copied."""
     # given
@@ -175,7 +176,6 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_a_node(real_kafka_3: Kafka
     assert read(address, REMOTE_TOPIC, {at: len(records) for at, records in written.items()}) == written
 
 
-@pytest.mark.long
 def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
     real_kafka_3: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from tests.support.mirrormaker import java_virtual_machine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+pytestmark = pytest.mark.long
+
 PACKAGE = "org.apache.kafka.connect."
 ROLES = ("producer", "consumer", "admin")
 PLACES = ("", "A.", "A->B.", "A.consumer.", "A->B.source.cluster.", "A->B.producer.override.")
@@ -93,7 +95,6 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-@pytest.mark.long
 def test_client_properties_have_mirrormaker_precedence(java: None) -> None:
     """K894-27: the order that the unit tests hold klamm to. No security property of Kafka is taken for misspelt."""
     with java_virtual_machine() as jvm:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.support.kafka import KafkaCluster
 
+pytestmark = pytest.mark.long
+
 YEAR_2013 = 1_356_998_400_000
 TOPICS = 5
 PARTITIONS = 100 if os.environ.get("KLAMM_SOAK") else 20
@@ -85,7 +87,6 @@ def test_exactly_once_copies_many_partitions_in_four_shards(
         assert_exactly_once(address, topic, expected, source=(address, topic.removeprefix(f"{alias}.")))
 
 
-@pytest.mark.long
 def test_many_partitions_share_one_transaction(
     real_kafka: KafkaCluster, flow: tuple[str, list[PartitionId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

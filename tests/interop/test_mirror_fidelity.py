@@ -1,7 +1,7 @@
-"""Every kind of record on Apache Kafka 4.4: the records of the target equal those of the source.
+"""Every kind of record on klamm, and on Apache Kafka in ``make test-long``: target and source have equal records.
 
 Two flows copy all of them, without Spark: at least once to ``A<run>.<topic>``, exactly once to ``A<run>-<topic>``.
-Source and target are the same cluster of three nodes, under different aliases.
+Source and target are the same cluster of three brokers, under different aliases.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record, RecordBatch, encode_batch
+from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, delete_records, produce, read, replica_counts
 from tests.support.mirror_groups import copy_flow
 from tests.support.processes import wait_until
@@ -26,10 +28,9 @@ from tests.support.shared_cluster import unique
 from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from klamm.mirror.progress.partition_progress import PartitionProgress
-    from tests.support.kafka import KafkaCluster
 
 YEAR_2013: Final = 1_356_998_400_000
 FOREVER: Final = {"retention.ms": "-1"}
@@ -226,9 +227,18 @@ class Mirrored(NamedTuple):
     """Last progress of each partition of both flows."""
 
 
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
+def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Three brokers of each kind, which are source and target."""
+    if request.param == "kafka":
+        yield request.getfixturevalue("real_kafka_3").bootstrap_servers
+        return
+    with KlammBroker({"log.cleaner.backoff.ms": "500"}, brokers=3) as broker:
+        yield broker.bootstrap_servers
+
+
 @pytest.fixture(scope="module")
-def mirrored(real_kafka_3: KafkaCluster) -> Mirrored:
-    cluster = real_kafka_3.bootstrap_servers
+def mirrored(cluster: str) -> Mirrored:
     family = f"kinds-{RUN}"
     wanted = {kind: write(cluster, f"{family}.{kind}") for kind, write in KINDS.items()}
     file = f"""

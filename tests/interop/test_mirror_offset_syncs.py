@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.mirror.copy.batch import Outgoing
@@ -16,6 +18,8 @@ from tests.support.mirrormaker import java_virtual_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+pytestmark = pytest.mark.long
 
 LAG_MAX = 100
 TOPIC = PartitionId("orders", 0, "A.orders")

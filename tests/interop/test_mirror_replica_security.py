@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from tests.support.secure_flow import SecureFlow
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates.create(tmp_path_factory.mktemp("certificates"))
@@ -82,7 +85,6 @@ def broker_right(cluster: KafkaCluster, no_acls: None) -> None:
     grant(cluster)
 
 
-@pytest.mark.long
 def test_replicas_log_in_by_scram_and_need_cluster_action(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)
     end = flow.produce(5)
@@ -103,7 +105,6 @@ def test_replicas_log_in_by_scram_and_need_cluster_action(cluster: KafkaCluster,
         run_until(copier, lambda: copier.progress()[0].state is CopyState.PROMOTED, timeout_s=SOON_S)
 
 
-@pytest.mark.long
 def test_plan_names_what_the_brokers_cannot_use(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)
     assert obstacles(flow.settings)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
@@ -121,7 +122,6 @@ def test_plan_names_what_the_brokers_cannot_use(cluster: KafkaCluster, certifica
     assert "lacks READ on it, which klamm mirror promote needs" in obstacles(flow.settings, [flow.topic])[flow.topic]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("broker_right")
 def test_consumer_reads_replicas_over_tls_and_needs_its_acls(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)
@@ -170,7 +170,6 @@ def _read(config: Mapping[str, Any], topic: str, count: int) -> list[int | None]
     return offsets
 
 
-@pytest.mark.long
 def test_broker_that_does_not_trust_the_certificate_of_klamm_is_named(
     cluster: KafkaCluster, tmp_path: Path, certificates: Certificates
 ) -> None:
@@ -184,7 +183,6 @@ def test_broker_that_does_not_trust_the_certificate_of_klamm_is_named(
     assert flow.stored(flow.remote) == []
 
 
-@pytest.mark.long
 def test_status_names_controller_with_untrusted_certificate(
     cluster: KafkaCluster, tmp_path: Path, certificates: Certificates
 ) -> None:
@@ -196,7 +194,6 @@ def test_status_names_controller_with_untrusted_certificate(
         assert "our side rejects the broker's certificate" in copier.progress()[0].reason
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("broker_right")
 def test_klamms_with_logins_alone_know_each_other_and_are_promoted_and_taken_back(
     cluster: KafkaCluster, certificates: Certificates
@@ -246,7 +243,6 @@ def registered(flow: SecureFlow) -> set[int]:
         return set(observer.wait_until_caught_up(30).brokers)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("broker_right")
 def test_strangers_get_no_records(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = scram_flow(cluster, certificates)

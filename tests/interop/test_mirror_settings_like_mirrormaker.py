@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 
+pytestmark = pytest.mark.long
+
 TOPICS = (
     "orders", "Orders", "orders.eu", "orders-internal", "orders.internal", "payments", "USERS", "users", "a", "b1_v1",
     "A.orders", "B.orders", "A_orders", "B__orders", "A.B.orders", "B.A.orders", "C.orders", "Borders", "orders.", ".x",
@@ -169,7 +171,6 @@ def difference(text: str, expected: list[dict[str, str]]) -> object:
     return differing or None
 
 
-@pytest.mark.long
 def test_settings_match_mirrormaker(java: None, tmp_path: Path) -> None:
     draw = random.Random(894)
     texts = [mm2_files.text_of(name, tmp_path) for name in mm2_files.NAMES if name not in OTHERS]
@@ -180,7 +181,6 @@ def test_settings_match_mirrormaker(java: None, tmp_path: Path) -> None:
     assert sum("error" not in each[-1] for each in decisions if each) > len(texts) / 3
 
 
-@pytest.mark.long
 def test_no_key_of_mirrormaker_is_unknown(java: None) -> None:
     keys = run_tool("MirrorKeys").split()
     assert len(keys) > 500

@@ -45,6 +45,7 @@ def test_killed_node_restarts_on_its_port_with_its_topics(real_kafka: KafkaClust
     assert "PartitionCount: 2" in run_tool(_TOPICS, "--bootstrap-server", address, "--describe", *topic)
 
 
+@pytest.mark.long
 def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
     # given
     address, topic = real_kafka_3.bootstrap_servers, ("--topic", unique("oracle-"))

@@ -240,6 +240,7 @@ def test_kafkas_own_tool_moves_replicas_and_finds_them_moved(java: None, tmp_pat
         assert replicas(admin) == (2, 3)
 
 
+@pytest.mark.long
 def test_plan_ignores_a_reassignment_in_progress(
     real_kafka_3: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

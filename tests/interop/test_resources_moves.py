@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
 
+pytestmark = pytest.mark.long
+
 LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 
@@ -54,7 +56,6 @@ def _no_throttled_replicas(real_kafka_3: KafkaCluster) -> None:
             set_configs(admin, left)
 
 
-@pytest.mark.long
 def test_replication_factor_changes_by_a_throttled_reassignment(
     real_kafka_3: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,7 +133,6 @@ def fill(servers: str, topic: str) -> None:
     producer.close()
 
 
-@pytest.mark.long
 def test_apply_takes_over_throttled_move_of_a_killed_run(real_kafka_3: KafkaCluster, tmp_path: Path) -> None:
     # given
     servers = real_kafka_3.bootstrap_servers

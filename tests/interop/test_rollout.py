@@ -152,7 +152,6 @@ def of(servers: str, entity: str) -> dict[str, Any]:
     return [record for record in rollouts(servers) if entity in record["before"] or entity in str(record["waves"])][-1]
 
 
-@pytest.mark.parametrize("servers", ["klamm", "gateway", *long_only("kafka")], indirect=True)
 def test_change_within_guards_reaches_all_topics(servers: str, topics: list[str]) -> None:
     guards = ("--guard", "under-replicated < 1", "--guard", "command: exit 0")
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=7200000", "--bake", "300ms", *FAST, *guards)

@@ -127,7 +127,7 @@ def test_unreadable_topic_fails_with_reason(spark: SparkSession, broker: KlammBr
     ("topic", "options", "start", "count"),
     [
         ("limited", {"subscribe": "limited", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, 0, 2),
-        ("latest", {"subscribe": "latest"}, 30, 1),
+        pytest.param("latest", {"subscribe": "latest"}, 30, 1, marks=pytest.mark.long),
         pytest.param(
             "matched",
             {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"},

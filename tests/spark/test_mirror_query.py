@@ -138,6 +138,7 @@ def test_non_string_property_is_rejected(spark: SparkSession) -> None:
         start(spark, {"clusters": "A,B", "topics": ["a", "b"]})
 
 
+@pytest.mark.long
 def test_worker_without_klamm_is_reported(
     spark: SparkSession, broker: KlammBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -533,6 +533,39 @@ def test_one_invalid_kind_changes_nothing(configs: Command) -> None:
     assert "must be greater than 0" in complaint
 
 
+@pytest.mark.parametrize(
+    "second",
+    [
+        f"iterations=20000,password={SECRET}",
+        "iterations=8192,password=",
+        "password=",
+        pytest.param(f"password={SECRET}\udcff", id="bytes that are not text"),
+    ],
+)
+def test_invalid_second_credential_changes_nothing(configs: Command, second: str) -> None:
+    # given
+    user = ("--user", "olga")
+    passwords = f"SCRAM-SHA-256=[password={SECRET}],SCRAM-SHA-512=[{second}]"
+    # when
+    status, _, complaint = configs("--alter", *user, "--add-config", passwords)
+    # then
+    assert (status, configs("--describe", *user)[1]) == (1, "")
+    assert "SCRAM-SHA-512" in complaint
+    assert SECRET not in complaint
+
+
+def test_failed_deletion_of_a_credential_names_the_one_that_was_set(configs: Command) -> None:
+    # given
+    password = f"SCRAM-SHA-256=[password={SECRET}]"
+    # when
+    words = ("--alter", "--user", "pia", "--add-config", password, "--delete-config", "SCRAM-SHA-512")
+    status, _, complaint = configs(*words)
+    # then
+    assert (status, complaint.count("\n")) == (1, 1)
+    assert "SCRAM-SHA-512: Attempt to delete" in complaint
+    assert complaint.endswith("; SCRAM-SHA-256 is already changed\n")
+
+
 def test_validate_only_sends_request_and_changes_nothing(configs: Command) -> None:
     assert configs("--alter", "--ip", "10.1.1.1", "--add-config", "connection_creation_rate=5", "--validate-only") == (
         0,
@@ -556,7 +589,10 @@ def test_validate_only_sends_request_and_changes_nothing(configs: Command) -> No
         ),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=,password={SECRET}]"), "Invalid credential"),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=9,password={SECRET}]"), "less than the minimum"),
-        (("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=99999,password={SECRET}]"), "iterations"),
+        (
+            ("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=99999,password={SECRET}]"),
+            "more than the maximum",
+        ),
         (("--user", "u", "--add-config", f"SCRAM-SHA-256=[password={SECRET}]", "--validate-only"), "no way to check"),
         (
             ("--user", "u", "--add-config", f"SCRAM-SHA-256=[iterations=8192, password={SECRET}"),

@@ -120,6 +120,8 @@ class Entry:
     """Stored forms of a consumer group."""
     held: HeldReplies = field(default_factory=HeldReplies)
     """Replies of a consumer group that wait for partitions."""
+    is_stored: bool = False
+    """Whether a form of the group, not only its offsets, was loaded from the store or submitted to it."""
     save: asyncio.Future[None] | None = None
     """Change of a consumer group that waits for the one before it; done when it is on disk."""
     timer: asyncio.TimerHandle | None = None
@@ -233,7 +235,10 @@ class GroupRegistry:
         if group.take_unsaved():
             self._save(entry)
         if group.is_blank and not self._has_offsets(group.group_id):
-            self._forget(entry)
+            if entry.is_stored:  # with a static member that has left before the first generation
+                self._drop(entry)
+            else:
+                self._forget(entry)
         elif group.wake_at < entry.timer_at:
             self._arm(entry, now)
 
@@ -269,12 +274,10 @@ class GroupRegistry:
         Raises:
             NotCoordinatorError: The change could not be written.
         """
-        self._forget(entry)
         group_id = entry.group.group_id
         self.offsets.drop_group(group_id)
         self.pending.drop_group(group_id)
-        self.submit(entry, (DropGroup(group_id=group_id),))
-        self._last_deletion = entry.last_change
+        self._drop(entry)
         await self.settle(entry)
 
     def load(self) -> None:
@@ -296,7 +299,7 @@ class GroupRegistry:
             except ValueError as error:
                 logger.error("%s; its members have to join again", error)  # noqa: TRY400 -- the message is complete
                 continue
-            entry = self._entries[stored.group_id] = Entry(group=group)
+            entry = self._entries[stored.group_id] = Entry(group=group, is_stored=True)
             self._arm(entry, now)
         for group_id in self.offsets.group_ids():
             self.entry_or_new(group_id)
@@ -336,6 +339,7 @@ class GroupRegistry:
     def _save(self, entry: Entry) -> None:
         """Store a group. Changes of a consumer group that come while the one before is written are written together."""
         group = entry.group
+        entry.is_stored = True
         if isinstance(group, ClassicGroup):
             self.submit(entry, (PutGroup(group_id=group.group_id, payload=to_payload(group)),))
         elif entry.last_change is None or entry.last_change.done():
@@ -386,6 +390,12 @@ class GroupRegistry:
 
     def _has_offsets(self, group_id: str) -> bool:
         return bool(self.offsets.of_group(group_id)) or self.pending.has_group(group_id)
+
+    def _drop(self, entry: Entry) -> None:
+        """Remove a group and its stored form."""
+        self._forget(entry)
+        self.submit(entry, (DropGroup(group_id=entry.group.group_id),))
+        self._last_deletion = entry.last_change
 
     def _forget(self, entry: Entry) -> None:
         _cancel_timer(entry)

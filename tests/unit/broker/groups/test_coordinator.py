@@ -224,6 +224,21 @@ async def test_static_member_that_left_and_joined_is_not_fenced_after_a_restart_
     assert (joined.generation_id, synced.error_code) == (3, ErrorCode.ILLEGAL_GENERATION)
 
 
+async def test_static_member_that_leaves_during_the_initial_delay_leaves_no_group_behind(host: CoordinatorHost) -> None:
+    # given
+    host.config["group.initial.rebalance.delay.ms"] = 60_000
+    async with host.running() as groups:
+        parked = asyncio.create_task(groups.classic.join("g", attempt(instance_id="i")))
+        await asyncio.sleep(0)
+        # when
+        codes = await groups.classic.leave("g", [MemberIdentity(member_id="", group_instance_id="i")])
+        # then
+        assert (codes, (await parked).error_code) == ((ErrorCode.NONE,), ErrorCode.UNKNOWN_MEMBER_ID)
+        assert list(groups.list_groups()) == []
+    async with host.running() as groups:
+        assert list(groups.list_groups()) == []
+
+
 async def test_stopping_coordinator_parks_no_request(host: CoordinatorHost) -> None:
     async with host.running() as groups:
         joined = await stable(groups)

@@ -66,6 +66,7 @@ class ClassicGroup(Rebalance):
         if not self._has_room(attempt.member_id):
             self.members.remove(attempt.member_id)
             waiter(JoinReply(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
+            self._complete_if_all_joined(now)
         elif not self._supports(attempt):
             waiter(JoinReply(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=attempt.member_id))
         elif not attempt.member_id:

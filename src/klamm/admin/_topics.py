@@ -10,6 +10,7 @@ from klamm.admin import _quorum
 from klamm.admin._calls import check_topic, controller_change
 from klamm.admin.types import (
     ClusterDescription,
+    ConfigEntry,
     CreatedTopic,
     ListedOffset,
     NewPartitions,
@@ -29,7 +30,7 @@ from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTop
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from klamm.protocol.types import TopicPartition
+from klamm.protocol.types import ConfigSource, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -91,6 +92,16 @@ def _created(topic: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic:
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         override=PolicyOverride.of(topic.error_message),
+        configs={
+            config.name: ConfigEntry(
+                config.name,
+                config.value,
+                source=ConfigSource(config.config_source),
+                is_sensitive=config.is_sensitive,
+                is_read_only=config.read_only,
+            )
+            for config in topic.configs or ()
+        },
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field, replace
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.configs.definitions import in_unit_of
@@ -184,6 +185,8 @@ class CreatedTopic:
     """Replication factor; -1 if the broker does not report it."""
     override: PolicyOverride | None = None
     """What a policy changed. None: nothing."""
+    configs: Mapping[str, ConfigEntry] = field(default_factory=lambda: MappingProxyType({}))
+    """Configs of the topic by name, with the values that it inherits. Empty if the broker does not report them."""
 
 
 @dataclass(frozen=True, slots=True)

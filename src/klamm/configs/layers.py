@@ -143,8 +143,8 @@ class BrokerLayers:
         value = group_configs()[name].default_value if broker_name is None else self.value(broker_name)
         return value[0] if broker_name == _STREAMS_ASSIGNORS and isinstance(value, tuple) else value
 
-    def list_in_force(self, name: str) -> str | None:
-        """Return the effective value of a topic list config as DescribeConfigs shows it; None without a value."""
+    def topic_default_shown(self, name: str) -> str | None:
+        """Return the value in force of a topic config that the topic does not set, as DescribeConfigs shows it."""
         value = self.topic_default(name)
         return None if value is None else format_value(value)
 

@@ -37,7 +37,7 @@ class TopicSchema(ConfigSchema):
 
     def list_in_force(self, name: str) -> str | None:
         """Return the effective list value for a topic that does not set the config."""
-        return self.layers.list_in_force(name)
+        return self.layers.topic_default_shown(name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check the topic name, then the config names, then the touched values, then consistency between configs.

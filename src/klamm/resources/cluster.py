@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin import ConfigResource, TopicPartition
+from klamm.admin import ConfigResource, ResourceType, TopicPartition
 from klamm.admin.types import inherited_value, own_source
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
+from klamm.configs.definitions import topic_synonyms
+from klamm.configs.layers import BrokerLayers
 from klamm.configs.quotas import entity_text, quota_text
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.lazy_dataclass import dataclass
@@ -29,9 +31,17 @@ from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existin
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from klamm.admin import AdminClient, ConfigEntry, ConfigSource, PartitionReassignment, TopicDescription
+    from klamm.admin import (
+        AdminClient,
+        ConfigEntry,
+        ConfigSource,
+        CreatedTopic,
+        PartitionReassignment,
+        TopicDescription,
+    )
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.kafka_client.pool.calls import Outcome
+    from klamm.resources.model import Declared
 
 Wanted: TypeAlias = "Mapping[ResourceKey, Collection[str] | None]"
 """Resources to describe with the keys that matter; None means all keys."""
@@ -204,6 +214,41 @@ def _plain(values: Mapping[str, str]) -> Existing:
     return Existing(
         values={key: CurrentValue(value=value, origin=CLUSTER, is_own=True) for key, value in values.items()}
     )
+
+
+def as_created(topic: CreatedTopic, declared: Declared) -> Existing:
+    """Return a new topic as the cluster would create it, without the configs that the files declare."""
+    numbers = {PARTITIONS: str(topic.num_partitions), REPLICATION_FACTOR: str(topic.replication_factor)}
+    inherited = {
+        entry.name: CurrentValue(value=entry.value, origin=entry.source.origin, is_own=False)
+        for entry in topic.configs.values()
+        if entry.name not in declared.values
+    }
+    return Existing(values={**_plain(numbers).values, **inherited})
+
+
+def with_hidden(admin: AdminClient, topics: Mapping[ResourceKey, Existing]) -> dict[ResourceKey, Existing]:
+    """Return topics with the inherited values that Kafka does not describe, if they can be read from a broker.
+
+    It describes ``log.retention.hours`` only below a value of ``log.retention.ms``.
+    """
+    hidden = {
+        key: [name for name, value in topic.own.items() if name in topic_synonyms() and value.inherited is None]
+        for key, topic in topics.items()
+    }
+    if not any(hidden.values()):
+        return dict(topics)
+    try:
+        node = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
+        broker = admin.describe_configs([node]).result()[node]
+    except CLUSTER_ERRORS:
+        return dict(topics)
+    layers = BrokerLayers(static={entry.name: entry.value for entry in broker.values() if entry.value is not None})
+    completed = {}
+    for key, topic in topics.items():
+        values = {n: replace(topic.values[n], inherited=layers.topic_default_shown(n)) for n in hidden[key]}
+        completed[key] = replace(topic, values={**topic.values, **values})
+    return completed
 
 
 def _quotas(admin: AdminClient) -> dict[str, Existing]:

@@ -15,8 +15,8 @@ from klamm.kafka_client.errors import explain
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PolicyOverride
 from klamm.properties import did_you_mean
-from klamm.protocol.errors import InvalidConfigError, InvalidTopicError
-from klamm.resources.cluster import Observation, observe
+from klamm.protocol.errors import InvalidConfigError, InvalidTopicError, KafkaApiError
+from klamm.resources.cluster import Observation, as_created, observe, with_hidden
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.execute import ChangeOutcomes, carry_out
 from klamm.resources.kinds import definition_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient, TopicPartition
+    from klamm.resources.model import Existing
     from klamm.resources.rules import RulesFile
     from klamm.resources.throttle import MoveThrottle
 
@@ -84,10 +85,41 @@ def make_plan(
     )
     plan = Plan(diffs=diffs, failed=failed, observation=observation)
     if rules is not None:
-        judged = rules.judge(diffs, observation.resources, partial(impact_of, admin=admin, sums_up=False))
+        facts, errors = _facts(admin, plan)
+        plan = _after(admin, plan, ChangeOutcomes(errors=errors))
+        sound = [diff for diff in plan.diffs if diff.key not in plan.failed]
+        judged = rules.judge(sound, facts, partial(impact_of, admin=admin, sums_up=False))
         plan = replace(_after(admin, plan, judged), corrected=judged.overrides)
     validated = carry_out(admin, plan.diffs, plan.observation.resources, validate_only=True, failed_before=plan.failed)
     return _after(admin, plan, validated)
+
+
+def _facts(
+    admin: AdminClient, plan: Plan
+) -> tuple[Mapping[ResourceKey, Existing], Mapping[ResourceKey, BaseException]]:
+    """Return the resources on which rules decide, with new topics as the cluster would create them.
+
+    As in a gateway, the cluster validates a new topic first. Its errors are returned, too.
+    """
+    new = [
+        diff
+        for diff in plan.diffs
+        if diff.key.kind is Kind.TOPIC and not (diff.exists or diff.problems or diff.declared.is_absent)
+    ]
+    tried = carry_out(admin, new, {}, validate_only=True, failed_before=plan.failed)
+    errors = dict(tried.errors)
+    facts = dict(plan.observation.resources)
+    declared = {diff.key: diff.declared for diff in new}
+    for key, topic in tried.created.items():
+        if topic.configs:
+            facts[key] = as_created(topic, declared[key])
+        else:
+            errors[key] = KafkaApiError(
+                "The cluster does not report the configs that the topic would have, so no rule can decide. Grant"
+                " DESCRIBE_CONFIGS on the topic."
+            )
+    changed = {diff.key for diff in plan.diffs if diff.key.kind is Kind.TOPIC and diff.changes}
+    return facts | with_hidden(admin, {key: facts[key] for key in changed & plan.observation.resources.keys()}), errors
 
 
 def apply_plan(
@@ -111,7 +143,10 @@ def apply_plan(
 
 
 def check_offline(declared: Iterable[Declared], rules: RulesFile | None) -> Plan:
-    """Check declared resources without a cluster, as if they were to be created: values of configs, and the rules."""
+    """Check declared resources without a cluster, as if they were to be created: values of configs, and the rules.
+
+    The rules assume Kafka's defaults for what a topic does not declare: one partition, one replica, and the configs.
+    """
     diffs = plan_resources(declared, {})
     failed = {diff.key: problem for diff in diffs for problem in diff.problems or _invalid_values(diff)}
     observation = Observation(resources={})

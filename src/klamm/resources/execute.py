@@ -63,6 +63,8 @@ class ChangeOutcomes:
     """Resources that were not sent because one of an earlier kind failed, or one that inherits from them."""
     moves: tuple[TopicPartition, ...] = ()
     """Partitions whose replicas are being moved."""
+    created: Mapping[ResourceKey, CreatedTopic] = field(default_factory=lambda: MappingProxyType({}))
+    """New topics as the cluster creates them."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class _Run:
     overrides: dict[ResourceKey, PolicyOverride] = field(default_factory=dict)
     throttle: MoveThrottle | None = None
     moves: list[TopicPartition] = field(default_factory=list)
+    created: dict[ResourceKey, CreatedTopic] = field(default_factory=dict)
 
     def collect(self, result: PerKeyResult[Any, Any], keys: Mapping[Any, ResourceKey]) -> None:
         """Wait for a result and keep the first error of each resource, and the overrides."""
@@ -86,6 +89,8 @@ class _Run:
                 self.errors.setdefault(key, error)
                 continue
             value = outcome.result()
+            if isinstance(value, CreatedTopic):
+                self.created[key] = value
             override = value.override if isinstance(value, CreatedTopic) else value
             if isinstance(override, PolicyOverride):
                 self.overrides[key] = override
@@ -150,7 +155,11 @@ def carry_out(
                 not keep_going and any(key.kind is kind for key in (*failed_before, *run.errors))
             )
     return ChangeOutcomes(
-        errors=run.errors, overrides=run.overrides, skipped=frozenset(skipped), moves=tuple(run.moves)
+        errors=run.errors,
+        overrides=run.overrides,
+        skipped=frozenset(skipped),
+        moves=tuple(run.moves),
+        created=run.created,
     )
 
 

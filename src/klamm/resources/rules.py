@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
+from klamm.configs.definitions import (
+    POLICY_RULES_FILE,
+    UPSTREAM,
+    topic_configs,
+    topic_synonyms,
+)
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, PolicyOverride
 from klamm.policy.details import (
     AlterConfigDetails,
@@ -67,7 +72,12 @@ class RulesFile:
     ) -> ChangeOutcomes:
         """Return the violations, and what rules with ``effect: override`` change.
 
-        ``predict`` returns the impact of changes, for rules that limit it. Without it, such a rule denies the change.
+        Args:
+            diffs: Differences.
+            existing: What the differences were computed from, and new topics as the cluster would create them. A new
+                topic that is missing here gets Kafka's defaults.
+            predict: Function that returns the impact of changes, for rules that limit it. Without it, such a rule
+                denies the change.
         """
         errors: dict[ResourceKey, BaseException] = {}
         overrides: dict[ResourceKey, PolicyOverride] = {}
@@ -116,11 +126,7 @@ class RulesFile:
         kind, name = diff.key
         if kind not in CONFIG_KINDS:
             return
-        defaults = {
-            n: definition.default for n, definition in topic_configs().items() if definition.default is not None
-        }
-        inherited = {key: value.inherited if value.is_own else value.value for key, value in now.values.items()}
-        defaults |= {key: value for key, value in inherited.items() if value is not None}
+        defaults = _defaults(diff, now)
         new = {change.key: change.new for change in diff.config_changes if change.mark is not Mark.REMOVE}
         removed = [change.key for change in diff.config_changes if change.mark is Mark.REMOVE]
         before = {key: HIDDEN if value.value is None else value.value for key, value in now.own.items()}
@@ -131,7 +137,8 @@ class RulesFile:
             count = len(now.replicas)
             yield DeleteTopicDetails(topic=name, num_partitions=count, replication_factor=factor, **who)
         elif kind is Kind.TOPIC and not diff.exists:
-            numbers = {key: int(diff.declared.values.get(key, 1)) for key in NUMBERS}
+            described = {key: value.value for key, value in now.values.items() if value.value is not None}
+            numbers = {key: int({**diff.declared.values, **described}.get(key, 1)) for key in NUMBERS}
             yield TopicDetails(
                 name, numbers[PARTITIONS], numbers[REPLICATION_FACTOR], None, result, defaults=defaults, **who
             )
@@ -152,7 +159,7 @@ class RulesFile:
                     {**new, **dict.fromkeys(removed)},
                     result,
                     removed=frozenset(removed),
-                    defaults=defaults if kind is Kind.TOPIC else {},
+                    defaults=defaults,
                     before=before,
                     replication_factor=factor if kind is Kind.TOPIC else None,
                     **who,
@@ -169,6 +176,28 @@ class RulesFile:
                     defaults=defaults,
                     **who,
                 )
+
+
+def _defaults(diff: ResourceDiff, now: Existing) -> Mapping[str, str]:
+    """Return the values of configs that are in force where a topic or a broker does not set them.
+
+    Raises:
+        PolicyFailedError: The cluster hides the value that a topic inherits when one of its configs is removed.
+    """
+    kind = diff.key.kind
+    inherited = {key: value.inherited if value.is_own else value.value for key, value in now.values.items()}
+    if kind is Kind.BROKER:
+        return {key: value for key, value in inherited.items() if value is not None}
+    if kind is not Kind.TOPIC:
+        return {}
+    for change in diff.config_changes:
+        if change.mark is Mark.REMOVE and change.key in topic_synonyms() and inherited.get(change.key) is None:
+            raise PolicyFailedError(
+                f"The value of {change.key} that the topic inherits cannot be read, so no rule can decide. Grant"
+                " DESCRIBE_CONFIGS on the cluster."
+            )
+    shipped = {name: definition.default for name, definition in topic_configs().items()}
+    return {key: value for values in (shipped, inherited) for key, value in values.items() if value is not None}
 
 
 def _with_configs(details: Details, stored: Mapping[str, str | None]) -> Details:

@@ -15,6 +15,7 @@ from klamm.admin import (
     ClientConfigOp,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     EntityFilter,
     EntityType,
     FilterComponent,
@@ -233,8 +234,9 @@ def test_denied_resource_is_an_error(broker: StubBroker, admin: AdminClient) -> 
 
 def test_create_topics_has_one_result_per_topic(broker: StubBroker, admin: AdminClient) -> None:
     """K108-05: Rejection -> the topic's result is 42."""
+    config = CreateTopicsResponse.CreatableTopicConfigs(name="flush.ms", value="5", config_source=4)
     results = [
-        CreateTopicsResponse.CreatableTopicResult(name="new", error_message=None, num_partitions=3),
+        CreateTopicsResponse.CreatableTopicResult(name="new", error_message=None, num_partitions=3, configs=[config]),
         CreateTopicsResponse.CreatableTopicResult(name="stub", error_code=36, error_message="exists"),
     ]
     broker.answer(19, lambda _: CreateTopicsResponse(topics=results))
@@ -243,7 +245,9 @@ def test_create_topics_has_one_result_per_topic(broker: StubBroker, admin: Admin
         NewTopic(name="stub", replicas_assignments={1: (7,), 0: (7,)}),
     ]
     outcomes = admin.create_topics(topics, validate_only=True).values()
-    assert outcomes["new"].result(60).num_partitions == 3
+    created = outcomes["new"].result(60)
+    assert created.num_partitions == 3
+    assert created.configs == {"flush.ms": ConfigEntry("flush.ms", "5", source=ConfigSource.STATIC_BROKER_CONFIG)}
     with pytest.raises(TopicAlreadyExistsError, match="exists"):
         outcomes["stub"].result(60)
     sent = broker.requests(19)[0].read(CreateTopicsRequest)

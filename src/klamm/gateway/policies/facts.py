@@ -16,7 +16,6 @@ from klamm.admin.types import hides_inherited, inherited_value, own_source
 from klamm.configs.definitions import base_name, find_broker_config, topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
-from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
 from klamm.lazy_dataclass import dataclass
@@ -170,10 +169,10 @@ async def _with_inherited(
 
 
 def _completed(entry: ConfigEntry, layers: BrokerLayers) -> ConfigEntry:
-    value = layers.topic_default(entry.name)
+    value = layers.topic_default_shown(entry.name)
     if value is None:
         return entry
-    inherited = ConfigSynonym(entry.name, format_value(value), ConfigSource.DEFAULT_CONFIG)
+    inherited = ConfigSynonym(entry.name, value, ConfigSource.DEFAULT_CONFIG)
     return replace(entry, synonyms=(*entry.synonyms, inherited))
 
 

@@ -8,6 +8,7 @@ import gc
 import inspect
 import logging
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,9 @@ register_log_files()
 mend_kafka_python()
 give_threads_their_own()
 allow_slow_starts()
+# A shell lets its background jobs ignore Ctrl-C. Tests send it to themselves and to the commands that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -366,6 +366,9 @@ class PartitionTranslation:
 
         Such a checkpoint is of a remote topic that was deleted, because translations never are.
         """
+        now = self._by_newest_syncs(upstream)
+        if now is not None and downstream <= now.downstream:
+            return False  # the history may be that of first copies, which are before new ones
         for sync in self._history:
             if sync.upstream < upstream:
                 break

@@ -179,6 +179,7 @@ def test_new_copies_count_from_the_last_record_that_was_left_out() -> None:
     assert {upstream: translation.translate(upstream) for upstream in offsets} == {
         upstream: Translation(downstream, 0) for upstream, downstream in offsets.items()
     }
+    assert not any(translation.would_skip(upstream, downstream) for upstream, downstream in offsets.items())
 
 
 def test_recreated_source_topic_drops_older_runs() -> None:
@@ -242,5 +243,6 @@ def test_translation_never_skips_records(batches: list[Step], with_runs: bool) -
         if translated is None:
             continue
         assert all(there >= translated.downstream for at, there in where.items() if at >= offset), "a record is skipped"
+        assert not translation.would_skip(offset, translated.downstream), "its checkpoint would be discarded"
         if translated.again_at_most == 0 and not killed:
             assert all(there < translated.downstream for at, there in where.items() if at < offset), "one comes again"

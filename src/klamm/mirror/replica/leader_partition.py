@@ -304,6 +304,16 @@ class LeaderPartition:
                 self.tail = self._window_after(follower)
         return self.tail
 
+    @property
+    def reason_of_closed_tail(self) -> str:
+        """Reason why ``open_tail`` returns None, although the partition is not halted."""
+        if self.leadership is not None and self.leadership.leader_epoch < self._epoch_after_truncation:
+            return (
+                f"{self.name} waits for leader epoch {self.wanted_epoch} after a truncation. klamm raises it once no "
+                "partition that it leads has another in-sync or eligible replica"
+            )
+        return f"no replica of {self.name} fetches"
+
     def _window_after(self, follower: ReplicaProgress) -> Window:
         """Return a window that begins where a follower ends.
 

@@ -228,7 +228,7 @@ class ReplicaStart(Start):
             return self._halted(partition_id, leader, leader.halted)
         if window is None:
             rejected = f"; klamm rejected {self._node.access.rejection}" if self._node.access.rejection else ""
-            self.reasons[partition_id] = f"no replica of {leader.name} fetches{rejected}"
+            self.reasons[partition_id] = f"{leader.reason_of_closed_tail}{rejected}"
             return None
         return ReplicaCopy(partition_id, leader, window, self._node, self._active)
 

@@ -294,6 +294,7 @@ def test_replicas_get_new_records_after_a_truncation_only_with_a_higher_leader_e
     # then
     assert ([follower.end for follower in followers], leader.wanted_epoch) == ([100] * 3, 10)
     assert leader.check_client_offset(150, 9) == ErrorCode.NOT_LEADER_OR_FOLLOWER, "its offset would be reset"
+    assert "waits for leader epoch 10 after a truncation" in leader.reason_of_closed_tail
     # when
     leader.lead(leadership(10), NOW)
     replicate(second, leader, *followers)

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from klamm.broker.transactions.decisions import Decisions
+from tests.support.long_tests import long_only
 from tests.support.power_cut_load import DURABLE, Ledger, live, start_after, violations_of
 from tests.support.recorded_disk import RecordedDisk
 
@@ -69,7 +70,7 @@ def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[i
     return count, wrong
 
 
-@pytest.mark.parametrize("options", [DURABLE, ()], ids=["flushed", "in the page cache"])
+@pytest.mark.parametrize("options", [DURABLE, *long_only(())], ids=["flushed", "in the page cache"])
 def test_power_cuts_break_no_guarantee(scratch: Path, options: tuple[str, ...]) -> None:
     total = 0
     for run in range(_RUNS):

@@ -56,6 +56,7 @@ from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from klamm.security.acls import CLUSTER_NAME
 from tests.support.conformance_kit import KIT, load_runner
 from tests.support.lent_kafka import LOGINS, USERS
+from tests.support.long_tests import long_only
 from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, create_acls, log_in
 from tests.support.wire import WireClient
 
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from tests.support.lent_kafka import LentKafka
 
 RUNNER = load_runner()
+CASES = [case for case in RUNNER.CASES if "disruptive" not in case.tags]
 GOLDEN = json.loads((KIT / "golden-4.4.public.json").read_text(encoding="utf-8"))["cases"]
 _MASKED = re.compile(r"UUID\([^)]*\)|connectionId=[^ ,]+|Session@\w+|processor=\d+|(pos|lim|cap)=\d+")
 """Ids, and parts of a message of Kafka that describes the connection between broker and controller."""
@@ -103,8 +105,11 @@ def environments(kafka: KafkaCluster) -> Iterator[Sides]:
             yield Sides(*made)
 
 
+# What a case proves for the gateway, most others prove, too.
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.id) for case in RUNNER.CASES if "disruptive" not in case.tags]
+    "case",
+    [*CASES[::4], *long_only(*(case for number, case in enumerate(CASES) if number % 4))],
+    ids=lambda case: case.id,
 )
 def test_recorded_case_has_the_same_responses_through_the_gateway(case: Any, environments: Sides) -> None:
     recorded, trouble = RUNNER.run_case(case, environments.direct, GOLDEN[case.id]["steps"])

@@ -215,6 +215,7 @@ def _check_status(capsys: pytest.CaptureFixture[str], target: str, names: Names)
     assert any("whether MirrorMaker 2 used transactions" in what for what in flow["unknown"])
 
 
+@pytest.mark.long
 def test_takeover_with_own_offsets_topic(java: None, kafka: KafkaCluster, tmp_path: Path) -> None:
     """K894-38, K894-39, KIP-618: exactly once, with names without a prefix; the worker's topic does not count."""
     with klamm.Broker() as here:

@@ -305,6 +305,7 @@ def kafkas_plays(
     return play(real_kafka.bootstrap_servers), play(klamm_broker_process.bootstrap_servers)
 
 
+@pytest.mark.long
 def test_kafkas_tools_print_the_same_for_klamm_and_kafka(kafkas_plays: tuple[list[Shown], list[Shown]]) -> None:
     expected, actual = kafkas_plays
     assert sum(bool(stdout) for _, stdout, _ in expected) > len(expected) // 2

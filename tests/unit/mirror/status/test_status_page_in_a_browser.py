@@ -16,7 +16,6 @@ from klamm.mirror.progress.flow_progress import (
 from klamm.mirror.status.live import WatchServer
 from klamm.mirror.status.page import FIRST_ROWS, render
 from klamm.page.views import HTML
-from tests.support.long_tests import long_only
 from tests.support.mirror_status import progress_row
 from tests.support.processes import free_port
 
@@ -41,7 +40,11 @@ BROKEN_NUMBERS = """(() => {
   return broken;
 })()"""
 """JavaScript that returns the numbers of the page that stand in more than one line."""
-SCREENS = [(1280, True), (500, False), *long_only((390, True), (1280, False))]
+SCREENS = [
+    (1280, True),
+    (500, False),
+    *(pytest.param(*each, marks=pytest.mark.long) for each in ((390, True), (1280, False))),
+]
 
 
 class Mirror:

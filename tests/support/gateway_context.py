@@ -121,7 +121,8 @@ class FakeAdmin:
         self.topics, self.nodes = topics, nodes
         self.configs = configs or {}
         self.reassigning: Mapping[TopicPartition, PartitionReassignment] = {}
-        self.features: Mapping[str, tuple[int, int]] = {}
+        self.finalized_features: Mapping[str, int] = {}
+        """Those of the brokers. The gateway in front of them announces client configs in any case."""
         self.described: Mapping[tuple[int, str], Mapping[str, ConfigEntry]] = {}
         """Configs of resources that are not topics."""
         self.calls: list[str] = []
@@ -133,8 +134,15 @@ class FakeAdmin:
 
     def describe_cluster(self) -> Outcome[ClusterDescription]:
         outcome: Outcome[ClusterDescription] = Outcome()
-        nodes, features = self.nodes, self.features
-        outcome.set_result(ClusterDescription(cluster_id="c", controller_id=1, nodes=nodes, features=features))
+        outcome.set_result(
+            ClusterDescription(
+                cluster_id="c",
+                controller_id=1,
+                nodes=self.nodes,
+                features={"client.configs": (1, 1)},
+                finalized_features=self.finalized_features,
+            )
+        )
         return outcome
 
     def describe_topics(self, names: Collection[str], *, is_current: bool) -> DescribeTopicsResult:

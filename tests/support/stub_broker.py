@@ -182,6 +182,10 @@ class StubBroker:
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
                 for name, (lowest, highest) in self._features.items()
             ],
+            finalized_features=[
+                ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+                for name, (_, level) in self._features.items()
+            ],
         )
 
     def _metadata(self, request: Request) -> Answer:

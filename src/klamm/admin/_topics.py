@@ -226,8 +226,9 @@ async def list_all(
 
 
 async def describe_cluster(pool: ConnectionPool, deadline: Deadline) -> ClusterDescription:
-    """Return the cluster with its brokers and the features that the responding broker supports."""
+    """Return the cluster with its brokers, and the features that the responding broker reports."""
     response = await _metadata(pool, deadline, ())
+    features, finalized = await pool.features(deadline)
     return ClusterDescription(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id,
@@ -235,7 +236,8 @@ async def describe_cluster(pool: ConnectionPool, deadline: Deadline) -> ClusterD
             Node(id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
             for broker in sorted(response.brokers, key=lambda broker: broker.node_id)
         ),
-        features=await pool.features(deadline),
+        features=features,
+        finalized_features=finalized,
     )
 
 

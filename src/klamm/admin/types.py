@@ -270,6 +270,8 @@ class ClusterDescription:
     nodes: tuple[Node, ...]
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Features that the responding broker supports, with lowest and highest version (KIP-584)."""
+    finalized_features: Mapping[str, int] = field(default_factory=dict)
+    """Features that the cluster has finalized, with their level (KIP-584)."""
 
 
 class OffsetSpec(IntEnum):

@@ -298,6 +298,7 @@ def test_describe_cluster_returns_nodes_and_features(broker: StubBroker, admin: 
     cluster = admin.describe_cluster().result(60)
     assert (cluster.cluster_id, cluster.controller_id, cluster.nodes[0].port) == ("stub", NODE_ID, broker.port)
     assert dict(cluster.features) == {"client.configs": (1, 1)}
+    assert dict(cluster.finalized_features) == {"client.configs": 1}
 
 
 def test_client_configs_are_altered_per_entity(broker: StubBroker, admin: AdminClient) -> None:

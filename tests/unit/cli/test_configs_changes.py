@@ -69,17 +69,18 @@ def test_impact_of_removed_client_config_has_the_value_and_the_rollout_before() 
 
 
 @pytest.mark.parametrize(
-    ("features", "own", "operation", "stored"),
+    ("features", "finalized", "own", "operation", "stored"),
     [
-        ((), None, "append", ["delete,compact"]),
-        ((), None, "subtract", ["delete"]),
-        ((), "compact", "append", []),
-        (("client.configs",), None, "append", ["other,compact"]),
-        (("client.configs", "kraft.version"), None, "append", ["delete,compact"]),
+        ((), (), None, "append", ["delete,compact"]),
+        ((), (), None, "subtract", ["delete"]),
+        ((), (), "compact", "append", []),
+        (("client.configs",), ("client.configs",), None, "append", ["other,compact"]),
+        (("client.configs",), ("metadata.version",), None, "append", ["delete,compact"]),
     ],
+    ids=["Kafka", "Kafka, subtract", "Kafka, own value", "klamm", "Kafka behind a gateway with client configs"],
 )
 def test_impact_of_extended_list_starts_from_the_default_of_the_server(
-    features: tuple[str, ...], own: str | None, operation: str, stored: list[str]
+    features: tuple[str, ...], finalized: tuple[str, ...], own: str | None, operation: str, stored: list[str]
 ) -> None:
     """K339-11: Kafka starts from the built-in default, even where the cluster has another one."""
     # given
@@ -92,8 +93,10 @@ def test_impact_of_extended_list_starts_from_the_default_of_the_server(
     resource = ConfigResource(ResourceType.TOPIC, "t")
     described, cluster = DescribeConfigsResult([resource]), Outcome[ClusterDescription]()
     described.succeed(resource, {"cleanup.policy": entry})
-    versions = dict.fromkeys(features, (0, 1))
-    cluster.set_result(ClusterDescription(cluster_id="c", controller_id=1, nodes=(), features=versions))
+    versions, levels = dict.fromkeys(features, (0, 1)), dict.fromkeys(finalized, 1)
+    cluster.set_result(
+        ClusterDescription(cluster_id="c", controller_id=1, nodes=(), features=versions, finalized_features=levels)
+    )
     admin = create_autospec(AdminClient, instance=True)
     admin.describe_configs.return_value, admin.describe_cluster.return_value = described, cluster
     extended = {"cleanup.policy": "compact"}

@@ -46,7 +46,10 @@ _FEATURES: Final = (
     (METADATA_FEATURE, 7, 33),
     (TRANSACTION_FEATURE, 0, 2),
 )
-"""Name, minimum and maximum supported level; the maximum is finalized."""
+"""Name, minimum and maximum supported level; the maximum is finalized.
+
+A finalized ``client.configs`` distinguishes klamm from Kafka: a gateway in front of Kafka only announces its support.
+"""
 _FEATURES_EPOCH: Final = 0
 """Epoch of the finalized features. Clients ignore features with a negative epoch."""
 _SOFTWARE_SINCE: Final = 3

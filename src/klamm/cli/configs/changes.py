@@ -138,16 +138,14 @@ def config_changes(admin: AdminClient, kind: ResourceType, name: str, changes: C
 def _extended_lists(admin: AdminClient, kind: ResourceType, name: str, changes: Changes) -> dict[str, str | None]:
     """Return the new value of each list that elements are added to or removed from, if it changes.
 
-    A list that the resource does not set starts from Kafka's built-in default, or from klamm's value in force. A
-    gateway with client configs announces their feature for Kafka, too, but only Kafka has ``kraft.version``.
+    A list that the resource does not set starts from Kafka's built-in default, or from klamm's value in force.
     """
     from klamm.admin import ConfigResource  # noqa: PLC0415
-    from klamm.gateway.apis.altered_configs import config_decision  # noqa: PLC0415
+    from klamm.gateway.apis.altered_configs import config_decision, is_klamm_cluster  # noqa: PLC0415
     from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest  # noqa: PLC0415
-    from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigOperation  # noqa: PLC0415
+    from klamm.protocol.types import ConfigOperation  # noqa: PLC0415
 
     resource = ConfigResource(kind, name)
-    features = admin.describe_cluster().result().features
     operations = {ConfigOperation.APPEND: changes.appended, ConfigOperation.SUBTRACT: changes.subtracted}
     lists = {base for pairs in operations.values() for key in pairs for base in (key, base_name(key))}
     part = IncrementalAlterConfigsRequest.AlterConfigsResource(
@@ -162,7 +160,7 @@ def _extended_lists(admin: AdminClient, kind: ResourceType, name: str, changes: 
     decision = config_decision(
         part,
         admin.describe_configs({resource: lists}, include_synonyms=True).result()[resource],
-        is_klamm=CLIENT_CONFIGS_FEATURE in features and "kraft.version" not in features,
+        is_klamm=is_klamm_cluster(admin.describe_cluster().result()),
     )
     return {change.name: change.value for change in decision.changes}
 

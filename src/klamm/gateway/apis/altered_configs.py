@@ -58,7 +58,7 @@ from klamm.server.time_slice import TimeSlice
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.admin import ConfigEntry
+    from klamm.admin import ClusterDescription, ConfigEntry
     from klamm.configs.operations import AlterOperation
     from klamm.gateway.policies.policy_api import PolicyApi, ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
@@ -381,8 +381,17 @@ def _extends_lists(resource: Resource) -> bool:
     )
 
 
+def is_klamm_cluster(cluster: ClusterDescription) -> bool:
+    """Return whether the brokers of a cluster are klamm, also behind gateways.
+
+    A gateway with client configs announces support for their feature on behalf of Kafka. Only klamm's broker also
+    finalizes it.
+    """
+    return CLIENT_CONFIGS_FEATURE in cluster.finalized_features
+
+
 async def _is_klamm(context: FilterContext) -> bool:
-    return CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
+    return is_klamm_cluster(await context.admin.describe_cluster())
 
 
 def _policy_setting(resource: Resource) -> str | None:
@@ -433,7 +442,7 @@ async def _read_before(request: Request, context: FilterContext) -> _Before:
     cluster = await in_time(context.admin.describe_cluster)
     if cluster is None:  # without the rules of the upstream, the new values are unknown
         return _Before(configs={}, is_klamm=False)
-    is_klamm = CLIENT_CONFIGS_FEATURE in cluster.features
+    is_klamm = is_klamm_cluster(cluster)
     of_broker = int(ResourceType.BROKER), str(cluster.controller_id)
     if inherits := is_klamm and _CLUSTER_DEFAULT in wanted:
         # Of the cluster default, only what is set is described. Lists that are not set start from what a broker has.

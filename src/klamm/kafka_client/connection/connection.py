@@ -79,6 +79,7 @@ class Connection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         """First and last version per API key that the broker offers."""
         self.features: Mapping[str, tuple[int, int]] = {}
+        self.finalized_features: Mapping[str, int] = {}
         """Lowest and highest version per feature that the broker supports (KIP-584)."""
         self.round_trip_s = float("inf")
         """Time in seconds of the broker's first response. Infinite before it."""
@@ -131,6 +132,7 @@ class Connection:
         self.features = {
             feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features
         }
+        self.finalized_features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
     def version_of(self, request_class: type[Message], *, at_most: int = 32767, at_least: int = 0) -> int:
         """Return the highest version that both sides support.

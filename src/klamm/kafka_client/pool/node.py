@@ -41,6 +41,7 @@ class PooledConnection:
         self.version_of = connection.version_of
         self.versions = connection.versions
         self.features = connection.features
+        self.finalized_features = connection.finalized_features
         loop.add_reader(connection.fileno(), self._on_readable)
 
     @property

@@ -311,11 +311,17 @@ class ConnectionPool:
 
         return await self.until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
 
-    async def features(self, deadline: Deadline, node_id: int | None = None) -> Mapping[str, tuple[int, int]]:
-        """Return the lowest and highest version per feature of a broker. See ``send`` for arguments and errors."""
+    async def features(
+        self, deadline: Deadline, node_id: int | None = None
+    ) -> tuple[Mapping[str, tuple[int, int]], Mapping[str, int]]:
+        """Return the lowest and highest version per supported feature of a broker, and the level per finalized one.
 
-        async def attempt() -> Mapping[str, tuple[int, int]]:
-            return (await self.connection(deadline, node_id)).features
+        See ``send`` for arguments and errors.
+        """
+
+        async def attempt() -> tuple[Mapping[str, tuple[int, int]], Mapping[str, int]]:
+            link = await self.connection(deadline, node_id)
+            return link.features, link.finalized_features
 
         return await self.until_answered(attempt, deadline, what="ApiVersions", looked_up=False)
 

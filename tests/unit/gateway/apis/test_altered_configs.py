@@ -268,7 +268,7 @@ def test_append_to_unset_list_starts_from_default_of_upstream(
     )
     entry = ConfigEntry("cleanup.policy", "other", source=ConfigSource.STATIC_BROKER_CONFIG, synonyms=synonyms)
     admin.described = {(ResourceType.BROKER, ""): {}, (ResourceType.TOPIC, "a"): {"cleanup.policy": entry}}
-    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    admin.finalized_features = {"client.configs": 1} if is_klamm else {}
     name = "a" if resource_type is ResourceType.TOPIC else ""
     change = incremental(name, (key, ConfigOperation.APPEND, "compact"), resource_type=resource_type)
     ask(IncrementalAlterConfigsRequest(resources=[change]), policies, FakeContext(alters(()), admin))
@@ -290,7 +290,7 @@ def test_blanks_in_lists_count_as_in_the_upstream(
 ) -> None:
     """A policy that saw another result than Kafka's could be bypassed with a blank."""
     admin, policies = with_own(cleanup_policy=stored), FakePolicies()
-    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    admin.finalized_features = {"client.configs": 1} if is_klamm else {}
     change = incremental("a", ("cleanup.policy", operation, value), ("retention.ms", ConfigOperation.SET, "1"))
     ask(IncrementalAlterConfigsRequest(resources=[change]), policies, FakeContext(alters(()), admin))
     assert policies.asked[0].result == {"cleanup.policy": result, "retention.ms": "1"}
@@ -315,7 +315,7 @@ def test_policy_sees_each_possible_result_of_subtract(
     key = "cleanup.policy" if resource_type is ResourceType.TOPIC else "log.cleanup.policy"
     entry = ConfigEntry(key, "compact,delete", source=ConfigSource.DYNAMIC_BROKER_CONFIG)
     admin.described = {(ResourceType.BROKER, "1"): {key: entry}}
-    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    admin.finalized_features = {"client.configs": 1} if is_klamm else {}
     name = "a" if resource_type is ResourceType.TOPIC else "1"
     change = incremental(name, (key, ConfigOperation.SUBTRACT, subtracted), resource_type=resource_type)
     context = FakeContext(alters(()), admin)
@@ -415,7 +415,7 @@ def test_setting_of_the_gateways_policies_is_rejected_before_kafka_stores_it(
 
     admin = with_own()
     admin.configs = {**admin.configs, (ResourceType.BROKER, ""): {}}
-    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    admin.finalized_features = {"client.configs": 1} if is_klamm else {}
     operation = ConfigOperation.SET if value else ConfigOperation.DELETE
     broker = incremental("", (name, operation, value), resource_type=ResourceType.BROKER)
     other = incremental("a", ("flush.ms", ConfigOperation.SET, "5"))

@@ -141,7 +141,7 @@ def test_list_has_the_value_that_the_upstream_computes(
 ) -> None:
     """Kafka keeps blanks around elements, klamm drops them."""
     admin = FakeAdmin({}, {(TOPIC, "a"): {"cleanup.policy": "compact"}})
-    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    admin.finalized_features = {"client.configs": 1} if is_klamm else {}
     request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("cleanup.policy", operation, value))])
     assert changes(request, altered((TOPIC, "a")), admin) == [Change("TOPIC:a", "cleanup.policy", "compact", new)]
 
@@ -156,7 +156,7 @@ def test_append_to_unset_list_starts_from_default_of_upstream() -> None:
     admin.described = {(TOPIC, "a"): {entry.name: entry}}
     request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("cleanup.policy", APPEND, "x"))])
     kafka = changes(request, altered((TOPIC, "a")), admin)
-    admin.features = {"client.configs": (1, 1)}
+    admin.finalized_features = {"client.configs": 1}
     klamm = changes(request, altered((TOPIC, "a")), admin)
     assert [change.new for change in (*kafka, *klamm)] == ["delete,x", "compact,x"]
 
@@ -168,7 +168,7 @@ def test_append_to_unset_list_of_brokers_of_klamm_starts_from_static_value(broke
     static = ConfigSynonym("ssl.cipher.suites", "static", ConfigSource.STATIC_BROKER_CONFIG)
     entry = ConfigEntry("ssl.cipher.suites", "dynamic", source=dynamic.source, synonyms=(dynamic, static))
     admin = FakeAdmin({})
-    admin.features = {"client.configs": (1, 1)}
+    admin.finalized_features = {"client.configs": 1}
     admin.described = {(BROKER, "1"): {entry.name: entry}, (BROKER, ""): {}}
     # when
     part = incremental(broker, (name, APPEND, "x"), resource_type=BROKER)

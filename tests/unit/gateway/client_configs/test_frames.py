@@ -228,10 +228,13 @@ async def test_api_versions_announce_the_feature_and_name_the_software() -> None
         await forwarded(rig, ApiVersionsRequest(client_software_name="lib", client_software_version="3"), 3)
         own = ApiVersionsResponse.SupportedFeatureKey(name="group.version", min_version=0, max_version=1)
         old = ApiVersionsResponse.SupportedFeatureKey(name=CLIENT_CONFIGS_FEATURE, min_version=0, max_version=9)
-        await rig.upstream.send(response_of(ApiVersionsResponse(supported_features=[own, old]), 3, 7))
+        level = ApiVersionsResponse.FinalizedFeatureKey(name="group.version", min_version_level=1, max_version_level=1)
+        answer = ApiVersionsResponse(supported_features=[own, old], finalized_features=[level])
+        await rig.upstream.send(response_of(answer, 3, 7))
         received = decode(ApiVersionsResponse, 3, await rig.client.read_frame(), RESPONSE_HEAD.size - 4)
         features = {each.name: (each.min_version, each.max_version) for each in received.supported_features}
         assert features == {"group.version": (0, 1), CLIENT_CONFIGS_FEATURE: (1, 1)}
+        assert [each.name for each in received.finalized_features] == ["group.version"]
     assert ("lib", "3") in watch.seen
 
 

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin import ConfigResource, ResourceType, TopicPartition
+from klamm.admin import ConfigResource, ConfigSource, ResourceType, TopicPartition
 from klamm.admin.types import inherited_value, own_source
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from klamm.admin import (
         AdminClient,
         ConfigEntry,
-        ConfigSource,
         CreatedTopic,
         PartitionReassignment,
         TopicDescription,
@@ -216,15 +215,33 @@ def _plain(values: Mapping[str, str]) -> Existing:
     )
 
 
-def as_created(topic: CreatedTopic, declared: Declared) -> Existing:
-    """Return a new topic as the cluster would create it, without the configs that the files declare."""
+def as_created(topic: CreatedTopic, declared: Declared, layers: BrokerLayers) -> Existing:
+    """Return a new topic as the cluster would create it, with the values that it inherits, also for declared configs.
+
+    Args:
+        topic: Response to the trial. Its configs have the properties of the active controller, which need not be those
+            of the brokers.
+        declared: The topic in the files.
+        layers: Values of a broker, which replace them.
+    """
     numbers = {PARTITIONS: str(topic.num_partitions), REPLICATION_FACTOR: str(topic.replication_factor)}
-    inherited = {
-        entry.name: CurrentValue(value=entry.value, origin=entry.source.origin, is_own=False)
-        for entry in topic.configs.values()
-        if entry.name not in declared.values
+    reported = {entry.name: entry.value for entry in topic.configs.values() if entry.name not in declared.values}
+    inherited = reported | {name: layers.topic_default_shown(name) for name in topic_synonyms()}
+    values = {
+        name: CurrentValue(value=value, origin=ConfigSource.DEFAULT_CONFIG.origin, is_own=False)
+        for name, value in inherited.items()
     }
-    return Existing(values={**_plain(numbers).values, **inherited})
+    return Existing(values={**_plain(numbers).values, **values})
+
+
+def broker_layers(admin: AdminClient) -> BrokerLayers | None:
+    """Return the values of one broker, all in one layer; None if they cannot be read."""
+    try:
+        node = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
+        broker = admin.describe_configs([node]).result()[node]
+    except CLUSTER_ERRORS:
+        return None
+    return BrokerLayers(static={entry.name: entry.value for entry in broker.values() if entry.value is not None})
 
 
 def with_hidden(admin: AdminClient, topics: Mapping[ResourceKey, Existing]) -> dict[ResourceKey, Existing]:
@@ -236,14 +253,9 @@ def with_hidden(admin: AdminClient, topics: Mapping[ResourceKey, Existing]) -> d
         key: [name for name, value in topic.own.items() if name in topic_synonyms() and value.inherited is None]
         for key, topic in topics.items()
     }
-    if not any(hidden.values()):
+    layers = broker_layers(admin) if any(hidden.values()) else None
+    if layers is None:
         return dict(topics)
-    try:
-        node = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
-        broker = admin.describe_configs([node]).result()[node]
-    except CLUSTER_ERRORS:
-        return dict(topics)
-    layers = BrokerLayers(static={entry.name: entry.value for entry in broker.values() if entry.value is not None})
     completed = {}
     for key, topic in topics.items():
         values = {n: replace(topic.values[n], inherited=layers.topic_default_shown(n)) for n in hidden[key]}

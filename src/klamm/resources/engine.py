@@ -16,7 +16,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PolicyOverride
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import InvalidConfigError, InvalidTopicError, KafkaApiError
-from klamm.resources.cluster import Observation, as_created, observe, with_hidden
+from klamm.resources.cluster import Observation, as_created, broker_layers, observe, with_hidden
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.execute import ChangeOutcomes, carry_out
 from klamm.resources.kinds import definition_of
@@ -110,9 +110,15 @@ def _facts(
     errors = dict(tried.errors)
     facts = dict(plan.observation.resources)
     declared = {diff.key: diff.declared for diff in new}
+    layers = broker_layers(admin) if tried.created else None
     for key, topic in tried.created.items():
-        if topic.configs:
-            facts[key] = as_created(topic, declared[key])
+        if layers is None:
+            errors[key] = KafkaApiError(
+                "The configs that the topic would inherit from a broker cannot be read, so no rule can decide. Grant"
+                " DESCRIBE_CONFIGS on the cluster."
+            )
+        elif topic.configs:
+            facts[key] = as_created(topic, declared[key], layers)
         else:
             errors[key] = KafkaApiError(
                 "The cluster does not report the configs that the topic would have, so no rule can decide. Grant"

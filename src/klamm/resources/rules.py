@@ -86,10 +86,13 @@ class RulesFile:
                 continue
             try:
                 stored: Mapping[str, str | None] = {}
-                for details in self._details(diff, existing.get(diff.key) or Existing(values={})):
+                now = existing.get(diff.key) or Existing(values={})
+                _check_inherited((each.key for each in diff.config_changes if each.mark is Mark.REMOVE), diff, now)
+                for details in self._details(diff, now):
                     answer = self._decide(_with_configs(details, stored), predict)
                     if isinstance(answer, Override):
                         stored = answer.configs
+                        _check_inherited((key for key, value in stored.items() if value is None), diff, now)
                         overrides[diff.key] = PolicyOverride.of(answer.note) or PolicyOverride(
                             reason=answer.reason, values=answer.configs
                         )
@@ -179,25 +182,30 @@ class RulesFile:
 
 
 def _defaults(diff: ResourceDiff, now: Existing) -> Mapping[str, str]:
-    """Return the values of configs that are in force where a topic or a broker does not set them.
-
-    Raises:
-        PolicyFailedError: The cluster hides the value that a topic inherits when one of its configs is removed.
-    """
+    """Return the values of configs that are in force where a topic or a broker does not set them."""
     kind = diff.key.kind
     inherited = {key: value.inherited if value.is_own else value.value for key, value in now.values.items()}
     if kind is Kind.BROKER:
         return {key: value for key, value in inherited.items() if value is not None}
     if kind is not Kind.TOPIC:
         return {}
-    for change in diff.config_changes:
-        if change.mark is Mark.REMOVE and change.key in topic_synonyms() and inherited.get(change.key) is None:
-            raise PolicyFailedError(
-                f"The value of {change.key} that the topic inherits cannot be read, so no rule can decide. Grant"
-                " DESCRIBE_CONFIGS on the cluster."
-            )
     shipped = {name: definition.default for name, definition in topic_configs().items()}
     return {key: value for values in (shipped, inherited) for key, value in values.items() if value is not None}
+
+
+def _check_inherited(removed: Iterable[str], diff: ResourceDiff, now: Existing) -> None:
+    """Check that the values are known that a topic inherits when configs are removed from it.
+
+    Raises:
+        PolicyFailedError: The cluster hides one of them.
+    """
+    own = now.own if diff.key.kind is Kind.TOPIC else {}
+    for key in removed:
+        if key in own and key in topic_synonyms() and own[key].inherited is None:
+            raise PolicyFailedError(
+                f"The value of {key} that the topic inherits cannot be read, so no rule can decide. Grant"
+                " DESCRIBE_CONFIGS on the cluster."
+            )
 
 
 def _with_configs(details: Details, stored: Mapping[str, str | None]) -> Details:

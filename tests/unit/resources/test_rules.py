@@ -57,13 +57,15 @@ class FakeAdmin:
     """Cluster with 12 partitions, 3 replicas and some configs as the defaults of topics.
 
     A new topic cannot have more than 3 replicas. The existing topic ``audit`` sets ``retention.ms``. The retention of
-    the broker is in hours, which is not described beside that.
+    the broker is in hours, which is not described beside that. A separate controller, without the broker's properties,
+    reports the configs of new topics.
     """
 
-    DEFAULTS = (("retention.ms", "86400000"), ("min.insync.replicas", "2"))
+    OF_CONTROLLER = (("retention.ms", "604800000"), ("min.insync.replicas", "1"))
 
-    def __init__(self, *, reports_configs: bool = True, shows_brokers: bool = True) -> None:
-        self._reports_configs, self._shows_brokers = reports_configs, shows_brokers
+    def __init__(self, *, hours: str | None = "24", reports_configs: bool = True) -> None:
+        """Set the retention of the broker. None: it cannot be described."""
+        self._hours, self._reports_configs = hours, reports_configs
 
     def list_topics(self, *, include_internal: bool) -> Outcome[Mapping[str, Any]]:
         assert include_internal
@@ -94,9 +96,9 @@ class FakeAdmin:
                 synonyms = (ConfigSynonym("retention.ms", "1000", own),) if include_synonyms else ()
                 entry = ConfigEntry("retention.ms", "1000", source=own, synonyms=synonyms)
                 result.succeed(resource, {"retention.ms": entry})
-            elif self._shows_brokers:
-                entry = ConfigEntry("log.retention.hours", "2160", source=static)
-                result.succeed(resource, {"log.retention.hours": entry})
+            elif self._hours is not None:
+                values = {"log.retention.hours": self._hours, "min.insync.replicas": "2"}
+                result.succeed(resource, {n: ConfigEntry(n, value, source=static) for n, value in values.items()})
             else:
                 result.fail(resource, ClusterAuthorizationError("no right"))
         return result
@@ -110,7 +112,7 @@ class FakeAdmin:
                 continue
             defaults = {
                 name: ConfigEntry(name, value, source=ConfigSource.STATIC_BROKER_CONFIG)
-                for name, value in self.DEFAULTS
+                for name, value in self.OF_CONTROLLER
             }
             own = {
                 name: ConfigEntry(name, str(value), source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
@@ -200,6 +202,10 @@ CORRECTING = (
     "{name: safe, effect: override, replication_factor: {min: 2}, partitions: {min: 3},"
     " configs: {retention.ms: {max: 3d}}}"
 )
+REMOVING = (
+    "{name: none, effect: override, configs: {retention.ms: {forbidden: true}}}\n"
+    "  - {name: short, configs: {retention.ms: {max: 7d}}}"
+)
 
 
 def test_new_topic_that_the_defaults_of_the_cluster_suit_is_not_overridden(tmp_path: Path) -> None:
@@ -258,15 +264,44 @@ def test_new_topic_whose_configs_the_cluster_hides_is_not_judged_by_the_defaults
 
 
 @pytest.mark.parametrize(
-    ("shows_brokers", "denial"),
-    [(True, "retention.ms=7776000000 (the broker's default)"), (False, "retention.ms that the topic inherits cannot")],
+    ("hours", "denial"),
+    [("2160", "retention.ms=7776000000 (the broker's default)"), (None, "Grant DESCRIBE_CONFIGS on the cluster")],
 )
-def test_removed_config_is_judged_by_the_hours_of_the_broker(
-    denial: str, tmp_path: Path, *, shows_brokers: bool
+@pytest.mark.parametrize("values", [{}, {"retention.ms": "3600000"}], ids=["undeclared", "left out by an override"])
+def test_new_topic_is_judged_by_the_configs_of_a_broker_and_not_of_the_controller(
+    values: dict[str, str], hours: str | None, denial: str, tmp_path: Path
 ) -> None:
+    # given
+    declared = Declared(kind=Kind.TOPIC, name="orders", values=values)
+    # when
+    plan = planned(tmp_path, REMOVING, declared, FakeAdmin(hours=hours))
+    # then
+    assert denial in plan.failed[ORDERS]
+
+
+@pytest.mark.parametrize(
+    ("hours", "denial"),
+    [("2160", "retention.ms=7776000000 (the broker's default)"), (None, "retention.ms that the topic inherits cannot")],
+)
+def test_override_that_removes_a_config_is_judged_by_the_hours_of_the_broker(
+    hours: str | None, denial: str, tmp_path: Path
+) -> None:
+    # given
+    audit = Declared(kind=Kind.TOPIC, name="audit", values={"retention.ms": "2000"})
+    # when
+    plan = planned(tmp_path, REMOVING, audit, FakeAdmin(hours=hours))
+    # then
+    assert denial in plan.failed[audit.key]
+
+
+@pytest.mark.parametrize(
+    ("hours", "denial"),
+    [("2160", "retention.ms=7776000000 (the broker's default)"), (None, "retention.ms that the topic inherits cannot")],
+)
+def test_removed_config_is_judged_by_the_hours_of_the_broker(hours: str | None, denial: str, tmp_path: Path) -> None:
     """Kafka does not describe them beside a value in milliseconds of the topic."""
     # given
-    admin = FakeAdmin(shows_brokers=shows_brokers)
+    admin = FakeAdmin(hours=hours)
     audit = Declared(kind=Kind.TOPIC, name="audit")
     # when
     plan = planned(

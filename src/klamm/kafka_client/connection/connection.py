@@ -79,8 +79,9 @@ class Connection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         """First and last version per API key that the broker offers."""
         self.features: Mapping[str, tuple[int, int]] = {}
-        self.finalized_features: Mapping[str, int] = {}
         """Lowest and highest version per feature that the broker supports (KIP-584)."""
+        self.finalized_features: Mapping[str, int] = {}
+        """Level per feature that the cluster has finalized."""
         self.round_trip_s = float("inf")
         """Time in seconds of the broker's first response. Infinite before it."""
         self._moved_at = float("-inf")

@@ -218,7 +218,8 @@ def _preferred_replica(
     leadership = leader.leadership
     if leadership is None or leader.high_watermark < 0 or not services.is_leased():
         return None
-    live, now = {node: each for node, each in leader.followers.items() if node in leadership.live}, time.monotonic()
+    followers, now = leader.followers, time.monotonic()
+    live = {node: followers[node] for node in leadership.live if node in followers}
     able = [
         node for node, each in live.items() if offset is None or each.log_start_offset <= offset <= each.fetch_offset
     ]

@@ -227,6 +227,11 @@ def test_consumer_before_all_known_log_starts_retries_while_a_replica_catches_up
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_replica_does_not_depend_on_the_order_of_fetches() -> None:
+    first = consume(mirrored(sorted(NODES)), 400).preferred_read_replica
+    assert consume(mirrored(sorted(NODES, reverse=True)), 400).preferred_read_replica == first
+
+
 def test_consumer_is_sent_to_a_replica_with_unknown_log_start() -> None:
     assert consume(mirrored(log_start=-1), 50).preferred_read_replica in NODES
 

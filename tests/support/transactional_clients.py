@@ -68,7 +68,12 @@ class Confluent(Transactional):
 
     def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id, "linger.ms": 0}
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": 900_000,  # a start of Spark may take longer than the default, a minute
+                "linger.ms": 0,
+            }
         )
         self._bootstrap_servers = bootstrap_servers
         self._producer.init_transactions(_TIMEOUT_S)

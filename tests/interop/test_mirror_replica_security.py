@@ -143,6 +143,7 @@ def test_consumer_reads_replicas_over_tls_and_needs_its_acls(cluster: KafkaClust
                 "enable.auto.commit": False,
             }
             mallory = replace(BROKER_RIGHT, principal="User:mallory", operation=AclOperation.READ)
+            grant(cluster, replace(mallory, resource_type=AclResourceType.GROUP, resource_name="none"))
             with pytest.raises(KafkaException, match="Topic authorization failed"):
                 _read(config, flow.remote, end)
             grant(cluster, replace(mallory, resource_type=AclResourceType.TOPIC, resource_name=flow.remote))
@@ -153,7 +154,7 @@ def test_consumer_reads_replicas_over_tls_and_needs_its_acls(cluster: KafkaClust
 
 
 def _read(config: Mapping[str, Any], topic: str, count: int) -> list[int | None]:
-    """Return the offsets of the first records, without a group, whose coordinator may not be ready yet."""
+    """Return the offsets of the first records, without those of a group, whose coordinator may not be ready yet."""
     consumer = Consumer(dict(config))
     consumer.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
     offsets: list[int | None] = []

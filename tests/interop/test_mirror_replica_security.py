@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from klamm.admin import (
@@ -140,7 +140,7 @@ def test_consumer_reads_replicas_over_tls_and_needs_its_acls(cluster: KafkaClust
                 "sasl.password": "mallory-secret",
                 "ssl.ca.location": str(certificates.authority),
                 "group.id": "none",
-                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
             }
             mallory = replace(BROKER_RIGHT, principal="User:mallory", operation=AclOperation.READ)
             grant(cluster, replace(mallory, resource_type=AclResourceType.GROUP, resource_name="none"))
@@ -154,15 +154,20 @@ def test_consumer_reads_replicas_over_tls_and_needs_its_acls(cluster: KafkaClust
 
 
 def _read(config: Mapping[str, Any], topic: str, count: int) -> list[int | None]:
-    """Return the offsets of the first records, without those of a group, whose coordinator may not be ready yet."""
+    """Return the offsets of the first records."""
     consumer = Consumer(dict(config))
-    consumer.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
+    consumer.assign([ConfluentPartition(topic, 0)])
     offsets: list[int | None] = []
     try:
         while len(offsets) < count:
             message = consumer.poll(20)
             assert message is not None, "no record"
-            if (error := message.error()) is not None:
+            error = message.error()
+            if error is not None and error.code() == KafkaError.NOT_COORDINATOR:
+                # The topic of the groups was just created. librdkafka does not ask again.
+                consumer.assign([ConfluentPartition(topic, 0)])
+                continue
+            if error is not None:
                 raise KafkaException(error)
             offsets.append(message.offset())
     finally:

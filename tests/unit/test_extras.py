@@ -73,6 +73,13 @@ def test_start_imports_neither_kafka_python_nor_an_extra(program: str) -> None:
 
 
 @pytest.mark.process
+def test_admin_client_imports_no_config_definitions() -> None:
+    code = "import sys; from klamm.admin import AdminClient; print('klamm.configs.definitions' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.process
 def test_command_that_needs_an_extra_names_it_before_it_imports_it() -> None:
     hide = "import sys; sys.modules['rich'] = sys.modules['pyspark'] = None; "
     code = f"{hide}from klamm.cli import main; sys.exit(main(['mirror', 'mm2.properties']))"

@@ -8,7 +8,6 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from klamm.configs.definitions import in_unit_of
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
@@ -94,6 +93,8 @@ def inherited_value(entry: ConfigEntry, own: ConfigSource | None) -> ConfigSynon
         entry: Config of the resource, described with its synonyms.
         own: Source of the values that are set on the resource itself (``own_source``).
     """
+    from klamm.configs.definitions import in_unit_of  # noqa: PLC0415 -- most clients need no definitions of configs
+
     synonyms = entry.synonyms or (ConfigSynonym(entry.name, entry.value, entry.source),)
     synonym = next((each for each in synonyms if each.source is not own), None)
     if synonym is None or synonym.value is None:

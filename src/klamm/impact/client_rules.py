@@ -90,25 +90,21 @@ def _plain(value: float) -> str:
 
 def acls_removed(change: AclsRemoved, _: ClusterFacts) -> Iterator[Finding]:
     """Predict requests of a principal that are denied."""
-    names = Names.of(change.acls)
-    yield Finding(
-        kind="acls_removed",
-        level=ImpactLevel.DISRUPTION,
-        resource=change.principal,
-        message=f"loses {counted(names.count, 'ACL')} ({names}). What no other ACL allows is denied.",
-        figures={"acls": names.count},
-        names={"acls": names},
-    )
+    yield _acl_finding("acls_removed", change, "loses", "What no other ACL allows is denied.")
 
 
 def deny_acls_added(change: DenyAclsAdded, _: ClusterFacts) -> Iterator[Finding]:
     """Predict requests of a principal that are denied although another ACL allows them."""
+    yield _acl_finding("deny_acls_added", change, "gets", "Requests that match are denied.")
+
+
+def _acl_finding(kind: str, change: AclsRemoved | DenyAclsAdded, verb: str, consequence: str) -> Finding:
     names = Names.of(change.acls)
-    yield Finding(
-        kind="deny_acls_added",
+    return Finding(
+        kind=kind,
         level=ImpactLevel.DISRUPTION,
         resource=change.principal,
-        message=f"gets {counted(names.count, 'ACL')} ({names}). Requests that match are denied.",
+        message=f"{verb} {counted(names.count, 'ACL')} ({names}). {consequence}",
         figures={"acls": names.count},
         names={"acls": names},
     )

@@ -244,16 +244,22 @@ def broker_layers(admin: AdminClient) -> BrokerLayers | None:
     return BrokerLayers(static={entry.name: entry.value for entry in broker.values() if entry.value is not None})
 
 
-def with_hidden(admin: AdminClient, topics: Mapping[ResourceKey, Existing]) -> dict[ResourceKey, Existing]:
+def with_hidden(
+    topics: Mapping[ResourceKey, Existing], read_layers: Callable[[], BrokerLayers | None]
+) -> dict[ResourceKey, Existing]:
     """Return topics with the inherited values that Kafka does not describe, if they can be read from a broker.
 
     It describes ``log.retention.hours`` only below a value of ``log.retention.ms``.
+
+    Args:
+        topics: The topics.
+        read_layers: Function that returns the values of a broker (``broker_layers``). It is called only if needed.
     """
     hidden = {
         key: [name for name, value in topic.own.items() if name in topic_synonyms() and value.inherited is None]
         for key, topic in topics.items()
     }
-    layers = broker_layers(admin) if any(hidden.values()) else None
+    layers = read_layers() if any(hidden.values()) else None
     if layers is None:
         return dict(topics)
     completed = {}

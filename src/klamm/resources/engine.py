@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -110,9 +110,9 @@ def _facts(
     errors = dict(tried.errors)
     facts = dict(plan.observation.resources)
     declared = {diff.key: diff.declared for diff in new}
-    layers = broker_layers(admin) if tried.created else None
+    read_layers = cache(partial(broker_layers, admin))
     for key, topic in tried.created.items():
-        if layers is None:
+        if (layers := read_layers()) is None:
             errors[key] = KafkaApiError(
                 "The configs that the topic would inherit from a broker cannot be read, so no rule can decide. Grant"
                 " DESCRIBE_CONFIGS on the cluster."
@@ -125,7 +125,8 @@ def _facts(
                 " DESCRIBE_CONFIGS on the topic."
             )
     changed = {diff.key for diff in plan.diffs if diff.key.kind is Kind.TOPIC and diff.changes}
-    return facts | with_hidden(admin, {key: facts[key] for key in changed & plan.observation.resources.keys()}), errors
+    existing = {key: facts[key] for key in changed & plan.observation.resources.keys()}
+    return facts | with_hidden(existing, read_layers), errors
 
 
 def apply_plan(

@@ -288,7 +288,7 @@ def test_recorded_session_has_successes_failures_and_output(recorded: list[Outco
 
 
 @pytest.mark.long
-def test_kafkas_tools_print_what_was_recorded_against_klamm_and_kafka(
+def test_recorded_output_equals_kafkas_tools_on_klamm_and_kafka(
     recorded: list[Outcome], kafkas_plays: tuple[list[Outcome], list[Outcome]]
 ) -> None:
     differences = [

@@ -542,7 +542,7 @@ def test_one_invalid_kind_changes_nothing(configs: Command) -> None:
         pytest.param(f"password={SECRET}\udcff", id="bytes that are not text"),
     ],
 )
-def test_invalid_second_credential_changes_nothing(configs: Command, second: str) -> None:
+def test_invalid_credential_rejects_whole_command(configs: Command, second: str) -> None:
     # given
     user = ("--user", "olga")
     passwords = f"SCRAM-SHA-256=[password={SECRET}],SCRAM-SHA-512=[{second}]"

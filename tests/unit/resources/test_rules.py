@@ -252,7 +252,7 @@ def test_new_topic_is_judged_as_the_cluster_would_create_it(
     assert (denial or "") in "".join(plan.failed.values())
 
 
-def test_new_topic_whose_configs_the_cluster_hides_is_not_judged_by_the_defaults_of_kafka(tmp_path: Path) -> None:
+def test_rules_reject_new_topic_without_describe_configs_right(tmp_path: Path) -> None:
     # given
     admin = FakeAdmin(reports_configs=False)
     # when

@@ -123,9 +123,7 @@ def test_conflicting_addition_is_rejected_before_it_is_written(topic: Topic, rol
     assert len(topic.records) == 3
 
 
-def test_roll_out_whose_record_could_grow_too_large_is_rejected_at_its_start(
-    topic: Topic, rollouts: RolloutStore
-) -> None:
+def test_start_rejects_roll_out_with_too_large_record(topic: Topic, rollouts: RolloutStore) -> None:
     # given
     large = Wave(name="1", settings={"TOPIC:a": {"k": "v" * (MAX_RECORD_BYTES - 100_000)}})
     record = replace(record_of("1"), waves=(large,))

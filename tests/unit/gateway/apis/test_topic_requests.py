@@ -243,7 +243,7 @@ def test_trial_does_not_use_the_quota_of_the_real_creation() -> None:
     assert [sent.validate_only for sent in again.forwarded] == [True, False]
 
 
-def test_topics_that_passed_their_trial_come_before_trials_of_others() -> None:
+def test_topics_with_passed_trial_are_created_before_other_trials() -> None:
     policies, upstream = FakePolicies(), LimitedUpstream(creates(()), rate=1)
     topics = [new_topic(name, num_partitions=12) for name in "abc"]
     attempts = retried(CreatedTopics(policies.as_policies()), upstream, CreateTopicsRequest(topics=topics))

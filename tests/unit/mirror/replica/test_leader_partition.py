@@ -262,7 +262,7 @@ def test_replicas_follow_an_unclean_leader_election_and_another_one_back() -> No
     assert [follower.batches for follower in followers] == [first.batches] * 3
 
 
-def test_clients_learn_the_end_of_what_a_truncation_left() -> None:
+def test_clients_get_end_offset_of_truncated_replicas() -> None:
     # given
     first, second = elected(common=4)
     followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)

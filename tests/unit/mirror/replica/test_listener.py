@@ -197,7 +197,7 @@ def mirrored(fetching: Iterable[int] = NODES, *, log_start: int = 300) -> Leader
 
 
 @pytest.mark.parametrize("offset", [50, 299, 501, 900])
-def test_consumer_whose_offset_no_replica_has_is_out_of_range(offset: int) -> None:
+def test_fetch_offset_outside_all_replicas_is_out_of_range(offset: int) -> None:
     # when
     answer = consume(mirrored(), offset)
     # then

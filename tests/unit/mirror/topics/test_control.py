@@ -250,7 +250,7 @@ def test_remote_topic_that_exists_but_is_not_listed_yet_is_awaited() -> None:
     assert run.published == [(("orders", "orders", 2),)]
 
 
-def test_existing_topic_without_describe_right_is_reported_while_others_are_copied() -> None:
+def test_topic_without_describe_right_is_reported_and_other_topics_are_copied() -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.orders": 1})
     target.denied.add("A.orders")
     run = Run(source, target)

@@ -61,7 +61,7 @@ setup:
 demo: setup
 	@$(WITH_JAVA_AND_MAVEN) python -m examples.demo $(DEMO_FLAGS)
 
-# The quick checks come first, beginning with the longest. Those below take a minute, in which the tests run already.
+# The tests begin when the quick checks, the longest of them first, have passed. The others take a minute beside them.
 QUICK_CHECKS := check-tests check-style check-imports
 OTHER_CHECKS := check-types check-docs check-packages check-workflows
 
@@ -95,13 +95,12 @@ check-workflows:
 	$(PYTHON_BIN)/zizmor --quiet --offline .github action.yml examples/gitops/workflow.yaml
 
 test: setup
-	@$(MAKE) --no-print-directory --jobs=3 prepare-tests $(QUICK_CHECKS)
-	@$(MAKE) --no-print-directory --jobs=2 run-tests $(OTHER_CHECKS)
+	@$(MAKE) --no-print-directory --jobs=3 run-tests $(OTHER_CHECKS)
 
 prepare-tests:
 	@$(WITH_JAVA_AND_MAVEN) python -m tests.support.prepare
 
-run-tests:
+run-tests: prepare-tests $(QUICK_CHECKS)
 	$(WITH_ALL_TOOLS) pytest $(DISTRIBUTED) $(IN_ORDER) $(PYTEST_FLAGS)
 
 test-long:

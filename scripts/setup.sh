@@ -97,6 +97,10 @@ if [ -n "${TOOLS:-}" ] && may_install; then
     tools=$!
 fi
 
+# The first program that imports klamm would compile it; now most of the time is spent on waiting.
+"$venv/bin/python" -m compileall -q src &
+compiled=$!
+
 # --- the packages ---------------------------------------------------------------------------------------------------
 # Spark comes as source only and is the largest by far. Its jars are compressed already, so that its wheel stores its files
 # as they are: half the time of the build. Nothing is compiled: most modules of these packages are never imported.
@@ -120,6 +124,7 @@ by_uv_itself requirements/dev.lock || by_pip_itself requirements/dev.lock
 # same times everywhere, CI uses the archive of an earlier run.
 find "$venv" -path '*/pyspark/jars/*.jar' -exec touch -d 2020-01-01T00:00:00Z {} +
 pip install --quiet --no-deps --no-build-isolation --editable .
+wait "$compiled"
 [ -z "$tools" ] || wait "$tools" || true
 printf '%s\n' "$state" >"$stamp"
 say "ready: .venv/bin/klamm"

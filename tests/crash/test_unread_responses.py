@@ -212,7 +212,7 @@ def test_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
         assert peer.recv(4)
 
 
-@pytest.mark.parametrize("max_bytes", [2**31 - 1, MAX_FETCHED + 1, MAX_FETCHED - MEBI])
+@pytest.mark.parametrize("max_bytes", [2**31 - 1, MAX_FETCHED - MEBI, *long_only(MAX_FETCHED + 1)])
 def test_response_is_bounded_by_fetch_max_bytes(crowded: Broker, max_bytes: int) -> None:
     with crowded.connect() as peer:
         peer.sendall(fetch(max_bytes))
@@ -265,7 +265,7 @@ def test_unread_built_responses_stay_within_the_memory_budget(crowded: Broker, e
 @ENCRYPTED
 def test_thousands_of_requests_at_once_are_answered_in_order(crowded: Broker, encrypted: bool) -> None:
     """More than one read holds, to a broker that takes some frames at a time and keeps the rest."""
-    count = 20_000
+    count = 8_000
     stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
 
     async def read_all() -> None:

@@ -10,6 +10,8 @@ import pytest
 import klamm
 from tests.support.base_install import BaseInstall
 
+pytestmark = pytest.mark.long
+
 MIB = 1024 * 1024
 
 TRY_INSTALL = Path(__file__).resolve().parents[2] / "scripts" / "try_install.py"

@@ -114,6 +114,7 @@ def seen(klamm: KlammBroker) -> dict[str, dict[str, Any]]:
     return run(klamm.bootstrap_servers)
 
 
+@pytest.mark.long
 def test_batches_are_stored_and_read_as_in_kafka(real_kafka: KafkaCluster, seen: dict[str, dict[str, Any]]) -> None:
     try:
         assert seen == run(real_kafka.bootstrap_servers)

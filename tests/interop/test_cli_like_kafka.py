@@ -365,6 +365,7 @@ def test_conflicting_flags_exit_with_2_and_kafkas_message(
     assert reason in kafkas.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tool", PARSERS)
 def test_every_flag_of_kafkas_tool_is_supported_or_rejected_by_name(
     tool: str, kafkas_tools: KafkasTools, capsys: pytest.CaptureFixture[str]
@@ -386,6 +387,7 @@ def test_every_flag_of_kafkas_tool_is_supported_or_rejected_by_name(
             assert reason in outcome.stderr
 
 
+@pytest.mark.long
 def test_describe_all_of_a_broker_lists_the_same_configs_with_the_same_defaults(
     kafka: KafkaCluster,
     klamm_broker_process: KlammBroker,

@@ -136,6 +136,7 @@ def group_type(broker: KlammBroker, group: str) -> str:
     return next(kinds[each.type] for each in listed if each.group_id == group)
 
 
+@pytest.mark.long
 def test_group_survives_joining_leaving_and_killed_members_during_broker_restarts(tmp_path: Path) -> None:
     """K848-14."""
     values = [str(number) for number in range(RECORDS)]
@@ -210,6 +211,7 @@ def test_classic_group_migrates_online_and_back(broker: KlammBroker) -> None:
         wait_until(lambda: "last" in classic.values, timeout_s=PATIENCE_S, what="the last record")
 
 
+@pytest.mark.long
 def test_kafkas_tool_describes_a_consumer_group(broker: KlammBroker) -> None:
     """K848-11."""
     create_topic(broker, "described", 3)

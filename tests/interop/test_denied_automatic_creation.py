@@ -19,6 +19,7 @@ import klamm
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.java import java_command
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
@@ -88,7 +89,7 @@ def java_console(servers: str, topic: str) -> None:
     assert b"TopicAuthorizationException" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("send", [confluent, kafka_python, aiokafka])
+@pytest.mark.parametrize("send", [confluent, *long_only(kafka_python, aiokafka)])
 def test_python_producer_reports_denied_topic_at_once(broker: klamm.Broker, send: Callable[[str, str], None]) -> None:
     began = time.monotonic()
     send(broker.bootstrap_servers, "nonsense")
@@ -101,6 +102,7 @@ def test_python_producer_reports_denied_topic_at_once(broker: klamm.Broker, send
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_java_producer_reports_denied_topic_at_once(broker: klamm.Broker) -> None:
     """Later, after ``max.block.ms``, it reports a TimeoutException instead."""

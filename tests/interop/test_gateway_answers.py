@@ -108,7 +108,7 @@ def environments(kafka: KafkaCluster) -> Iterator[Sides]:
 # What a case proves for the gateway, most others prove, too.
 @pytest.mark.parametrize(
     "case",
-    [*CASES[::4], *long_only(*(case for number, case in enumerate(CASES) if number % 4))],
+    [*CASES[::8], *long_only(*(case for number, case in enumerate(CASES) if number % 8))],
     ids=lambda case: case.id,
 )
 def test_recorded_case_has_the_same_responses_through_the_gateway(case: Any, environments: Sides) -> None:

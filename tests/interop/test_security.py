@@ -267,6 +267,7 @@ def test_scram_credentials_survive_a_kill_until_deleted() -> None:
             AdminClient(settings).list_topics(timeout=1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_kafkas_own_tool_keeps_credentials_and_logs_in_with_them(broker: klamm.Broker, tmp_path: Path) -> None:
     def properties(mechanism: str, user: str, password: str) -> Path:

@@ -101,6 +101,7 @@ def test_kafka_python_and_librdkafka_log_in_by_unsecured_tokens(unsecured_broker
     assert own.list_topics(timeout=30).cluster_id
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_java_client_logs_in_with_an_unsecured_token(unsecured_broker: klamm.Broker, tmp_path: Path) -> None:
     login = f'{MODULE} required unsecuredLoginStringClaim_sub="alice";'

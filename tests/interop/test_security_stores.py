@@ -162,6 +162,7 @@ def test_java_clients_show_a_certificate_and_log_in_with_stores_of_their_own(gua
     assert read.strip() == "hello"
 
 
+@pytest.mark.long
 def test_librdkafka_logs_in_over_tls(guarded: Guarded) -> None:
     settings = {
         "bootstrap.servers": guarded.login,
@@ -182,6 +183,7 @@ def test_librdkafka_logs_in_over_tls(guarded: Guarded) -> None:
     assert message.value() == b"hello"
 
 
+@pytest.mark.long
 def test_kafka_python_logs_in_over_tls(guarded: Guarded) -> None:
     settings = {**guarded.python_login, "ssl_cafile": str(guarded.stores.certificates.authority)}
     producer = KafkaProducer(**settings)
@@ -192,6 +194,7 @@ def test_kafka_python_logs_in_over_tls(guarded: Guarded) -> None:
     consumer.close()
 
 
+@pytest.mark.long
 async def test_aiokafka_logs_in_over_tls(guarded: Guarded) -> None:
     context = ssl.create_default_context(cafile=str(guarded.stores.certificates.authority))
     settings = {**guarded.python_login, "ssl_context": context}

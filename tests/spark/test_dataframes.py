@@ -123,18 +123,13 @@ def test_unreadable_topic_fails_with_reason(spark: SparkSession, broker: KlammBr
         source(spark, broker.bootstrap_servers, "nowhere").load().collect()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("topic", "options", "start", "count"),
     [
         ("limited", {"subscribe": "limited", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, 0, 2),
-        pytest.param("latest", {"subscribe": "latest"}, 30, 1, marks=pytest.mark.long),
-        pytest.param(
-            "matched",
-            {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"},
-            0,
-            1,
-            marks=pytest.mark.long,
-        ),
+        ("latest", {"subscribe": "latest"}, 30, 1),
+        ("matched", {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"}, 0, 1),
     ],
 )
 def test_stream_resumes_after_checkpoint(

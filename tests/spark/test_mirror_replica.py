@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 KLAMM = 9
 TIME = 1_700_000_000_000
 TOPICS = ("plain", "transactional")
@@ -117,7 +119,6 @@ emit.heartbeats.enabled = false
 """
 
 
-@pytest.mark.long
 def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaCluster, tmp_path: Path) -> None:
     # given
     address = cluster.bootstrap_servers
@@ -173,7 +174,6 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
     assert {partition.replicas for partition in described["other"].partitions} == {(1,)}
 
 
-@pytest.mark.long
 def test_mirror_that_starts_without_its_source_lets_clients_read(cluster: KafkaCluster, tmp_path: Path) -> None:
     # given
     target, records = cluster.bootstrap_servers, [(0, Seen(b"k%d" % at, b"v", (), TIME)) for at in range(40)]
@@ -212,7 +212,6 @@ C->B.klamm.replica.listeners = 127.0.0.1:{free_port()}
 """
 
 
-@pytest.mark.long
 def test_two_flows_of_a_file_lead_their_topics_and_name_one_that_both_select(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:

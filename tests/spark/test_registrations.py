@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import io
@@ -35,7 +36,7 @@ from tests.support.mirror import delete_topic
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -325,36 +326,54 @@ def test_limits_keep_all_configs_and_exact_counts(spark: SparkSession, monkeypat
 def test_running_producers_are_reported(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """K649-22, K649-40; clients that never register too, also while the topic is empty and no config is known."""
-    metrics = f"127.0.0.1:{free_port()}"
-    with KlammBroker({"metrics.listen": metrics}) as broker:
-        flags = ["--bootstrap-server", broker.bootstrap_servers, "--metrics", metrics, "--user", "ANONYMOUS"]
-
-        def report(*more: str) -> str:
-            assert registrations.main(["report", *flags, *more]) == 0
-            return capsys.readouterr().out
-
-        old_client = kafka.KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, client_id="old", acks=1, enable_idempotence=False
-        )
-        old_client.send("orders", b"").get(60)  # a producer that is closed before it has asked for anything is not seen
-        old_client.close()
-        before = json.loads(report("--output", "json"))
+    """K649-22, K649-40; a client that never registers too."""
+    with reporting_broker() as (servers, flags):
+        produce_as_old_client(servers)
         for number in range(3):
             client = KafkaProducer(
-                bootstrap_servers=broker.bootstrap_servers, client_id=f"app{number}", acks=1, enable_idempotence=False
+                bootstrap_servers=servers, client_id=f"app{number}", acks=1, enable_idempotence=False
             )
             client.close()
         # when
-        printed = report("--key", "acks", "--html", str(tmp_path / "page.html"))
+        code = registrations.main(["report", *flags, "--key", "acks", "--html", str(tmp_path / "page.html")])
     # then
-    (old,) = [row for row in before["rows"] if row["software"] == "kafka-python"]
-    counted = [old[name] for name in ("config", "clients", "clients_total", "users", "unknown")]
-    assert counted == ["(none)", 0, 1, [], 1]
+    printed = capsys.readouterr().out
+    assert code == 0
     assert "If acks is set: 3 of 4 clients would follow, 1 would ignore it (1 never registered):" in printed
     assert "klamm-kafka-python" in printed
     assert "unknown, never registered)" in printed
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_client_is_reported_while_the_topic_is_empty_and_no_config_is_known(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with reporting_broker() as (servers, flags):
+        produce_as_old_client(servers)
+        # when
+        code = registrations.main(["report", *flags, "--output", "json"])
+    # then
+    assert code == 0
+    (old,) = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["software"] == "kafka-python"]
+    counted = [old[name] for name in ("config", "clients", "clients_total", "users", "unknown")]
+    assert counted == ["(none)", 0, 1, [], 1]
+
+
+@contextlib.contextmanager
+def reporting_broker() -> Iterator[tuple[str, list[str]]]:
+    """Start a broker with metrics. Yield its address and the flags of a report over its users without a login."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with KlammBroker({"metrics.listen": metrics}) as broker:
+        servers = broker.bootstrap_servers
+        yield servers, ["--bootstrap-server", servers, "--metrics", metrics, "--user", "ANONYMOUS"]
+
+
+def produce_as_old_client(servers: str) -> None:
+    """A producer that is closed before it has asked for anything is not seen, so it waits for its record."""
+    client = kafka.KafkaProducer(bootstrap_servers=servers, client_id="old", acks=1, enable_idempotence=False)
+    client.send("orders", b"").get(60)
+    client.close()
 
 
 @pytest.mark.long

@@ -259,6 +259,7 @@ def test_fixture_with_wrong_options_shows_the_reason_alone(
     result.stdout.no_fnmatch_line("*TypeError*")
 
 
+@pytest.mark.long
 def test_report_folds_equal_requests_in_a_row(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(
@@ -283,6 +284,7 @@ def test_report_folds_equal_requests_in_a_row(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*delay*(1 request)"])
 
 
+@pytest.mark.long
 def test_interrupted_command_fails_only_its_own_test(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(
@@ -314,6 +316,7 @@ def test_interrupted_command_fails_only_its_own_test(pytester: pytest.Pytester) 
     result.assert_outcomes(failed=1, passed=2)
 
 
+@pytest.mark.long
 def test_shared_broker_serves_the_next_test_after_a_late_request_or_a_kill(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(

@@ -98,6 +98,7 @@ def left_by(held_broker: HeldLoop, request: LongRequest) -> int:
         gc.enable()
 
 
+@pytest.mark.long
 def test_requests_leave_no_reference_cycles(held_broker: HeldLoop) -> None:
     """An error that is kept with the frames it came through, which hold what keeps it, would hold them all for long."""
     few = 300

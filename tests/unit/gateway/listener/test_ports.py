@@ -35,6 +35,8 @@ class Accepted:
         self.is_any.set()
 
 
+NO_PORT = 65_535
+"""Node id whose port is too large whatever port is that of the gateway."""
 HOSTS = ["127.0.0.1", "::"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
 
 
@@ -105,7 +107,7 @@ async def test_brokers_that_left_the_cluster_do_not_prevent_the_start(
 ) -> None:
     # given
     base = consecutive_ports(8)
-    ports, accepted = ports_of_nodes(1, 7, 60_001, base=base, directory=tmp_path)
+    ports, accepted = ports_of_nodes(1, 7, NO_PORT, base=base, directory=tmp_path)
     with socket.create_server(("127.0.0.1", base + 7)):
         # when
         ports.open(frozenset({1}))
@@ -117,19 +119,19 @@ async def test_brokers_that_left_the_cluster_do_not_prevent_the_start(
             ports.close()
     assert [peer.node_id for peer in accepted.peers] == [1]
     assert "Broker 7 cannot be served yet" in caplog.text
-    assert "Broker 60001 cannot be served: Broker 60001 has no port" in caplog.text
+    assert f"Broker {NO_PORT} cannot be served: Broker {NO_PORT} has no port" in caplog.text
 
 
 async def test_start_fails_without_a_port_for_a_broker_of_the_cluster(tmp_path: Path) -> None:
     """Its port would lead clients to another server, and without a port clients would see no leader."""
     base = consecutive_ports(8)
-    ports, _ = ports_of_nodes(1, 7, 60_001, base=base, directory=tmp_path)
+    ports, _ = ports_of_nodes(1, 7, NO_PORT, base=base, directory=tmp_path)
     with socket.create_server(("127.0.0.1", base + 7)), pytest.raises(OSError, match=f":{base + 7}: Address already"):
         ports.open(frozenset({1, 7}))
     assert not ports.is_open
     try:
-        with pytest.raises(SettingsError, match="Broker 60001 has no port"):
-            ports.open(frozenset({1, 60_001}))
+        with pytest.raises(SettingsError, match=f"Broker {NO_PORT} has no port"):
+            ports.open(frozenset({1, NO_PORT}))
     finally:
         ports.close()
 

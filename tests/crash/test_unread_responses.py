@@ -265,7 +265,7 @@ def test_unread_built_responses_stay_within_the_memory_budget(crowded: Broker, e
 @ENCRYPTED
 def test_thousands_of_requests_at_once_are_answered_in_order(crowded: Broker, encrypted: bool) -> None:
     """More than one read holds, to a broker that takes some frames at a time and keeps the rest."""
-    count = 8_000
+    count = 20_000
     stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
 
     async def read_all() -> None:

@@ -89,6 +89,7 @@ def test_second_broker_on_the_same_data_directory_is_rejected(broker: KlammBroke
         client.create_topic("still-here")
 
 
+@pytest.mark.long
 def test_sigterm_amid_thousands_of_creations_leaves_whole_topics() -> None:
     names = [f"t-{number}" for number in range(TOPICS)]
     answered: list[bool] = []

@@ -13,11 +13,12 @@ from uuid import UUID
 import pytest
 
 from tests.support.cut_logs import CONFIGS, Ledger, Load, as_found, violations_after
-from tests.support.long_tests import long_only
 from tests.support.recorded_disk import RecordedDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.long
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def test_durable_records_survive_power_cuts_at_any_write(
     assert checked.keys() >= {"pwritev", "before fsync", "after fsync", "open", "replace"}
 
 
-@pytest.mark.parametrize("is_synced", [True, *long_only(False)])
+@pytest.mark.parametrize("is_synced", [True, False])
 def test_syncfs_at_shutdown_makes_logs_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_synced: bool
 ) -> None:

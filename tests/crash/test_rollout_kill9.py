@@ -1,6 +1,6 @@
 """Guarded roll-outs whose tool, broker or gateway is killed (SIGKILL): they end completed or fully reverted.
 
-``make soak`` kills fifty tools, ``make test`` three.
+``make soak`` kills fifty tools, ``make test-long`` two.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import klamm
 from klamm.admin import AdminClient, ConfigSource, NewTopic
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
-from tests.support.long_tests import long_only
 from tests.support.rollout_tool import launch, rollouts, run
 from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+pytestmark = pytest.mark.long
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
 _KILLS: Final = 50 if _IS_SOAK else 2
@@ -46,7 +47,7 @@ _FLAGS: Final = (
 )
 _FAILS: Final = ("--guard", 'command: test "$KLAMM_ROLLOUT_WAVE" != 3')
 """Guard that fails in the last wave."""
-ENDS: Final = pytest.mark.parametrize("guard", [_FAILS, *long_only(())], ids=["reverted", "done"])
+ENDS: Final = pytest.mark.parametrize("guard", [_FAILS, ()], ids=["reverted", "done"])
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,6 @@ def play(
     check_end(servers(), topics, fails=bool(guard))
 
 
-@pytest.mark.long
 @ENDS
 def test_killed_broker_only_delays_a_roll_out(broker: KlammBroker, tmp_path: Path, guard: Sequence[str]) -> None:
     chance = random.Random(len(guard))
@@ -150,7 +150,6 @@ def test_killed_broker_only_delays_a_roll_out(broker: KlammBroker, tmp_path: Pat
         play(lambda: broker.bootstrap_servers, lambda: broker.restart(kill=True), tmp_path / "log", guard, chance)
 
 
-@pytest.mark.long
 def test_killed_gateway_only_delays_a_roll_out(kafka: KafkaCluster, tmp_path: Path) -> None:
     chance = random.Random(3)
     with klamm.Gateway(kafka.bootstrap_servers) as gateway:
@@ -163,7 +162,7 @@ def test_killed_gateway_only_delays_a_roll_out(kafka: KafkaCluster, tmp_path: Pa
             play(lambda: gateway.bootstrap_servers, kill, tmp_path / "log", _FAILS if number % 2 else (), chance)
 
 
-@pytest.mark.parametrize("kind", ["klamm", *long_only("kafka")])
+@pytest.mark.parametrize("kind", ["klamm", "kafka"])
 def test_concurrent_starts_are_rejected_with_the_running_roll_out(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

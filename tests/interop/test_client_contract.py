@@ -458,6 +458,7 @@ def test_rejoining_consumer_resumes_without_a_rebalance(
         assert len({beat.generation_id for beat in heartbeats}) <= 1 + own_rebalances, joins
 
 
+@pytest.mark.long
 def test_clients_work_with_kafka_and_send_no_config_request(
     real_kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

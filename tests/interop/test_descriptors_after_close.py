@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ def broker() -> Iterator[KlammBroker]:
         yield started
 
 
-@pytest.mark.parametrize("door", ["admin", "producer", "consumer"])
+@pytest.mark.parametrize("door", ["consumer", *long_only("admin", "producer")])
 def test_closed_client_leaves_no_open_file_descriptor(broker: KlammBroker, door: str) -> None:
     # when
     done = subprocess.run(

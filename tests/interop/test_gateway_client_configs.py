@@ -365,6 +365,7 @@ def test_heartbeat_interval_of_consumer_protocol_member_is_replaced(rig: Rig, ad
     assert 'klamm_enforced_client_configs_total{config="heartbeat.interval.ms"}' in rig.page(0, "/metrics")
 
 
+@pytest.mark.long
 def test_gateway_processes_serve_the_same_configs_after_one_is_killed(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:

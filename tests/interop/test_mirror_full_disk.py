@@ -12,6 +12,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.record_times import RECENT_MS
 
@@ -34,7 +35,7 @@ def fill_disk(broker: KlammBroker) -> Callable[[], None]:
     return make_room
 
 
-@pytest.mark.parametrize("shards", [0, 1])
+@pytest.mark.parametrize("shards", [0, *long_only(1)])
 def test_full_target_disk_delays_copying_without_loss(shards: int) -> None:
     with KlammBroker() as source, KlammBroker() as target:
         # given

@@ -93,6 +93,7 @@ def test_group_continues_at_translated_offset(source: klamm.Broker, target: klam
     assert dict(groups.skipped).keys() >= {"console-consumer-1", "elsewhere"}
 
 
+@pytest.mark.long
 def test_group_offset_of_unequal_partition_is_not_synced(source: klamm.Broker, target: klamm.Broker) -> None:
     """Before ``klamm.offsets=preserve`` was set, the markers of transactions were left out."""
     # given
@@ -116,6 +117,7 @@ def test_group_offset_of_unequal_partition_is_not_synced(source: klamm.Broker, t
         assert not cut_over(flow, "billing", sides, dry_run=False).is_done
 
 
+@pytest.mark.long
 def test_offsets_are_taken_over_until_another_producer_writes(source: klamm.Broker, target: klamm.Broker) -> None:
     # given
     here, there = source.bootstrap_servers, target.bootstrap_servers
@@ -139,6 +141,7 @@ def test_offsets_are_taken_over_until_another_producer_writes(source: klamm.Brok
     assert committed(there, "billing") == {"A.orders": 20}
 
 
+@pytest.mark.long
 def test_cutover_moves_group_without_members(
     source: klamm.Broker, target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

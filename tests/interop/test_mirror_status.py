@@ -128,6 +128,7 @@ def _flow_back(there: str, file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert by_file["target"]["partitions"] == by_address["offset_syncs"]["partitions"] == 1
 
 
+@pytest.mark.long
 def test_status_prefers_flow_offsets_topic(
     target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +162,7 @@ def _beat(settings: Any, address: str) -> None:
         connection.close()
 
 
+@pytest.mark.long
 def test_tail_reader_finds_newest_record_within_budget(target: klamm.Broker) -> None:
     # given
     create_topic(target.bootstrap_servers, "long", 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 import klamm
 from klamm.admin import AdminClient
 from klamm.mirror.copy.settings import copy_settings, partitions_of
@@ -84,6 +86,7 @@ def test_recreated_source_topic_replaces_its_remote_topic() -> None:
             assert values == [b"second", b"second"]
 
 
+@pytest.mark.long
 def test_source_that_is_another_cluster_after_a_restart_deletes_no_remote_topic() -> None:
     with klamm.Broker() as here, klamm.Broker() as rebuilt, klamm.Broker() as there:
         # given

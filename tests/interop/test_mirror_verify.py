@@ -21,6 +21,7 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status import verify
 from klamm.properties import parse_properties
 from klamm.protocol.records import Record
+from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, delete_records, produce, properties
 from tests.support.record_times import RECENT_MS
 
@@ -105,7 +106,7 @@ def test_verify_compares_non_utf_8_header_keys(mirrored: Mirrored) -> None:
     assert problem.startswith("missing on the target: 1, the first is offset 1")
 
 
-@pytest.mark.parametrize("is_target", [True, False])
+@pytest.mark.parametrize("is_target", [True, *long_only(False)])
 def test_long_beginning_that_has_expired_on_one_side_is_no_difference(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, is_target: bool
 ) -> None:
@@ -133,6 +134,7 @@ def test_difference_behind_an_expired_beginning_is_named_by_its_offset(mirrored:
     assert mirrored.verify() == (2, f"missing on the target: 1, the first is offset 4; {surplus}")
 
 
+@pytest.mark.long
 def test_equal_offsets_that_are_missing_at_the_beginning_have_not_expired() -> None:
     with klamm.Broker() as broker:
         mirrored = Mirrored(broker.bootstrap_servers, more="A->B.klamm.offsets = preserve\n")
@@ -146,6 +148,7 @@ def test_equal_offsets_that_are_missing_at_the_beginning_have_not_expired() -> N
         assert mirrored.verify() == (2, "missing on the target: 3, the first is offset 3")
 
 
+@pytest.mark.long
 def test_verify_reports_sides_without_common_record_despite_retention(mirrored: Mirrored) -> None:
     """A side with records has the newest ones, so the sides would have those in common."""
     mirrored.write(mirrored.topic, *range(4))
@@ -157,6 +160,7 @@ def test_verify_reports_sides_without_common_record_despite_retention(mirrored: 
     assert mirrored.verify() == (0, f"missing on the target: 3, the first is offset 1; {surplus}")
 
 
+@pytest.mark.long
 def test_verify_of_no_topic_fails(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mirrored.write_both(0)
     mirrored.stand_at(0)
@@ -188,6 +192,7 @@ def test_verify_waits_for_ending_transaction(mirrored: Mirrored, monkeypatch: py
     assert waits
 
 
+@pytest.mark.long
 def test_verify_does_not_wait_forever_for_open_transaction(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     mirrored.write_both(0, 1)
@@ -199,6 +204,7 @@ def test_verify_does_not_wait_forever_for_open_transaction(mirrored: Mirrored, m
     producer.abort_transaction(10)
 
 
+@pytest.mark.long
 def test_verify_ignores_surplus_heartbeats() -> None:
     # given
     with klamm.Broker() as broker:

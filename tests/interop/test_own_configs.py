@@ -227,6 +227,7 @@ def test_login_setting_of_another_presented_broker_than_the_first_is_rejected() 
         set_config(admin, name, "PLAIN", broker="1")
 
 
+@pytest.mark.long
 def test_dynamic_configs_survive_a_restart(rules: Path, tmp_path: Path) -> None:
     # given
     other = tmp_path / "other.yaml"

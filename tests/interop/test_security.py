@@ -444,6 +444,7 @@ def is_served(broker: klamm.Broker) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_idle_connection_is_closed_and_busy_one_kept() -> None:
     with (
         klamm.Broker(config={"connections.max.idle.ms": 3000}) as broker,

@@ -28,6 +28,8 @@ from tests.support.security import PASSWORDS, PLAIN_MODULE, RSA, Certificates, c
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.long
+
 _QUICK = tuple(f"-J{option}" for option in QUICK_TO_START)
 OF_STORE, OF_KEY = "of the store", "of the key"
 
@@ -147,7 +149,6 @@ def guarded(stores: Stores) -> Iterator[Guarded]:
             assert secret not in broker.log_text()
 
 
-@pytest.mark.long
 def test_java_clients_show_a_certificate_and_log_in_with_stores_of_their_own(guarded: Guarded, tmp_path: Path) -> None:
     # given
     mutual = str(client_properties(tmp_path / "mutual.properties", guarded.java_mutual("jks")))
@@ -162,7 +163,6 @@ def test_java_clients_show_a_certificate_and_log_in_with_stores_of_their_own(gua
     assert read.strip() == "hello"
 
 
-@pytest.mark.long
 def test_librdkafka_logs_in_over_tls(guarded: Guarded) -> None:
     settings = {
         "bootstrap.servers": guarded.login,
@@ -183,7 +183,6 @@ def test_librdkafka_logs_in_over_tls(guarded: Guarded) -> None:
     assert message.value() == b"hello"
 
 
-@pytest.mark.long
 def test_kafka_python_logs_in_over_tls(guarded: Guarded) -> None:
     settings = {**guarded.python_login, "ssl_cafile": str(guarded.stores.certificates.authority)}
     producer = KafkaProducer(**settings)
@@ -194,7 +193,6 @@ def test_kafka_python_logs_in_over_tls(guarded: Guarded) -> None:
     consumer.close()
 
 
-@pytest.mark.long
 async def test_aiokafka_logs_in_over_tls(guarded: Guarded) -> None:
     context = ssl.create_default_context(cafile=str(guarded.stores.certificates.authority))
     settings = {**guarded.python_login, "ssl_context": context}
@@ -213,7 +211,6 @@ def test_command_line_reads_java_stores(
     assert main(command) == 0, capsys.readouterr().err
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["jks", "p12"])
 def test_mirror_reads_java_stores(guarded: Guarded, kind: str) -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,

@@ -62,6 +62,7 @@ def test_librdkafka_producer_is_throttled_and_reports_the_delay(broker: klamm.Br
     assert events[0].throttle_time > 0
 
 
+@pytest.mark.long
 def test_consumer_is_throttled(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
         client.create_topic("t")

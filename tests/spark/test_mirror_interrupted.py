@@ -92,6 +92,7 @@ def test_ctrl_c_stops_mirror_gracefully(mirror: MirrorProcess) -> None:
     assert len([line for line in lines if " A->B RUNNING" in line]) <= 2
 
 
+@pytest.mark.long
 def test_signal_before_jvm_start_stops_mirror_gracefully(mirror: MirrorProcess) -> None:
     # given: scripts of Spark, or the JVM that they ask for the command line
     wait_until(lambda: len(family(mirror)) > 1, timeout_s=300, what="a process of Spark")

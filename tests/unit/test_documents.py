@@ -174,6 +174,7 @@ def test_pytest_example_of_readme_passes(pytester: pytest.Pytester) -> None:
 RECIPES = ("docs/testing.md", "docs/from-testcontainers.md")
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     # given

@@ -121,6 +121,7 @@ def test_batch_of_many_records_is_validated_without_blocking_the_loop(held_broke
     assert len(rejected.record_errors) == 1000
 
 
+@pytest.mark.long
 def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held_broker: HeldLoop) -> None:
     with WireClient(held_broker.address, timeout_s=60) as client:
         client.create_topic("looked-up")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 JANUARY_2013_MS = 1_357_000_000_000
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_file_step_rejects_a_loss_and_ends_without_drift(klamm_broker: klamm.Broker, tmp_path: Path) -> None:
     # given

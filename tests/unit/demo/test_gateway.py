@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import klamm
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize("maven", ["missing", "offline"])
 def test_gateway_step_denies_allows_and_raises_acks_of_an_unmodified_client(

@@ -82,6 +82,7 @@ def test_every_broker_id_has_an_address_and_a_restart_keeps_ports_and_data(broke
         assert broker.pid != pid
 
 
+@pytest.mark.long
 def test_restart_in_another_working_directory_keeps_data_and_relative_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_restart_in_another_working_directory_keeps_data_and_relative_settings(
         assert broker.data_dir == tmp_path / "data"
 
 
+@pytest.mark.long
 def test_broker_restarts_after_removal_of_its_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_broker_restarts_after_removal_of_its_working_directory(
         assert topics(broker) == {"kept"}
 
 
+@pytest.mark.long
 def test_broker_is_created_in_removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -336,6 +339,7 @@ with klamm.Broker(control=True) as broker, broker.inject("Produce", error="UNKNO
 """
 
 
+@pytest.mark.long
 def test_forked_process_does_not_stop_the_parents_broker() -> None:
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -26,6 +26,7 @@ from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from klamm.protocol.records import Record, encode_batch
 from klamm.testing import assert_assigned
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
 
@@ -116,7 +117,7 @@ def test_count_is_kept_when_all_faults_are_cleared(broker: klamm.Broker) -> None
     assert fault.count == 1
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("is_paused", [False, *long_only(True)])
 def test_count_is_kept_when_the_broker_has_been_killed(is_paused: bool) -> None:
     with klamm.Broker(control=True, topics=["orders"]) as broker:
         # given

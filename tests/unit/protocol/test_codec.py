@@ -143,6 +143,7 @@ def test_random_bytes_decode_or_raise_protocol_error() -> None:
                         decode(cls, version, noise)
 
 
+@pytest.mark.long
 def test_messages_round_trip_through_kio() -> None:
     for cls in APIS:
         with case(cls.__name__):
@@ -163,6 +164,7 @@ def test_messages_round_trip_through_kio() -> None:
                 assert decode(cls, version, out.getvalue()) == message
 
 
+@pytest.mark.long
 def test_kafka_python_writes_the_same_bytes() -> None:
     for cls in (cls for cls in APIS if cls.API_KEY not in UNKNOWN_TO_KAFKA_PYTHON):
         theirs = _kafka_python_class(cls)

@@ -24,6 +24,7 @@ from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
 from klamm.cli.console.sender import RecordSender
 from klamm.cli.console.settings import read_pairs
+from tests.support.long_tests import long_only
 from tests.support.processes import CHILD_TIMEOUT_S, wait_until
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("flags", [[], ["--sync"], ["--max-memory-bytes", "1"]])
+@pytest.mark.parametrize("flags", [[], *long_only(["--sync"], ["--max-memory-bytes", "1"])])
 def test_second_interrupt_drops_pending_records(
     flags: list[str], klamm_topic: str, klamm_session_broker: klamm.Broker
 ) -> None:

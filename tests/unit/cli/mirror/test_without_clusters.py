@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.cli import main as cli
+from tests.support.long_tests import long_only
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def test_unavailable_clusters_are_reported_at_once(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", ["verify", "cutover g"])
+@pytest.mark.parametrize("command", ["verify", *long_only("cutover g")])
 @pytest.mark.parametrize("silent", ["A", "B"])
 def test_timeout_flag_limits_wait_for_silent_cluster(
     command: str, silent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], klamm_broker: Broker

@@ -20,6 +20,7 @@ from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationE
 from klamm.resources.cluster import Observation
 from klamm.resources.engine import Plan
 from klamm.resources.kinds import KIND_OF
+from tests.support.long_tests import long_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -276,7 +277,7 @@ CORRECTING = """rules:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("cluster_rules", [None, CORRECTING, CORRECTING.replace("7d", "2d")])
+@pytest.mark.parametrize("cluster_rules", [CORRECTING, *long_only(None, CORRECTING.replace("7d", "2d"))])
 def test_value_that_rules_override_is_planned_sent_and_stored_alike(
     run: Run, cluster_rules: str | None, tmp_path: Path
 ) -> None:

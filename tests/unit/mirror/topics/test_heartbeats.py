@@ -14,6 +14,7 @@ from klamm.mirror.run import run
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.heartbeats import Heartbeats, write_heartbeats
+from tests.support.long_tests import long_only
 from tests.support.mirror import delete_topic, properties, topic_configs, wait_for_records
 from tests.support.mirror_fakes import FakeCluster, rejection
 from tests.support.processes import wait_until
@@ -160,7 +161,7 @@ def test_heartbeats_of_pair_without_flow_are_written() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("has_claim", [False, True])
+@pytest.mark.parametrize("has_claim", [False, *long_only(True)])
 def test_heartbeats_continue_after_their_topic_was_deleted(*, has_claim: bool) -> None:
     with klamm.Broker() as there:
         # given

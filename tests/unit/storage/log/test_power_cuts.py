@@ -16,7 +16,6 @@ from klamm.storage.log.directories import RECOVERY_POINTS
 from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.producers import PREVIOUS_SNAPSHOT, SNAPSHOT, AppendedBatch, ProducerStates
 from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all
-from tests.support.long_tests import long_only
 from tests.support.recorded_disk import RecordedDisk
 from tests.support.transactions import ABORT, COMMIT, committed_values, end, write
 
@@ -148,7 +147,8 @@ def _windows(log: PartitionLog) -> dict[int, list[AppendedBatch]]:
     return {producer_id: list(state.batches) for producer_id, state in log.producers.items()}
 
 
-@pytest.mark.parametrize("seed", [0, *long_only(1, 2, 3)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
 def test_power_cut_during_appends_leaves_a_usable_producer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import psutil  # type: ignore[import-untyped]
@@ -19,32 +22,38 @@ from klamm.embedded.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 CHILD_TIMEOUT_S: Final = 120.0
 """Time in seconds that a child process may take to start or to end, however busy the machine is."""
 _PR_SET_PDEATHSIG = 1
 # Below Linux's ephemeral range (32768 and up): no outgoing connection takes the port while its broker is down. Below
 # the range from which klamm's own brokers and gateways take free ports (20000 and up), for the same reason.
-# Each worker of pytest-xdist has ports of its own: a port is free between its choice and the start of its broker, and
-# while the broker is restarted, so another worker could take it.
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_PORTS = range(10_000 + _WORKER, 20_000, _WORKERS)
+_PORTS = range(10_000, 20_000)
 _random = random.SystemRandom()  # each test seeds the module's own generator: parallel runs would collide
+# A port is free between its choice and the start of its broker, and while the broker is restarted. So each port is a
+# locked byte of this file until its process ends: no worker of pytest-xdist takes it, nor another run in another clone.
+_locked = open(Path(tempfile.gettempdir()) / f"klamm-test-ports-{os.getuid()}", "ab")  # noqa: SIM115 - until the end
 _handed_out: set[int] = set()
 _handed_out_lock = threading.Lock()
 
 
 def free_port() -> int:
-    """Return a port on 127.0.0.1 that is free and that this process has not returned before."""
+    """Return a port on 127.0.0.1 that is free and that no process of a test has been given before."""
     with _handed_out_lock:
         for _ in range(1_000):
             port = _random.choice(_PORTS)
-            if port not in _handed_out and _is_free(port):
+            if port not in _handed_out and _lock(port) and _is_free(port):
                 _handed_out.add(port)
                 return port
     raise RuntimeError(f"No free port in {_PORTS}")
+
+
+def _lock(port: int) -> bool:
+    try:
+        fcntl.lockf(_locked, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False  # by another process
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -148,7 +148,6 @@ def test_cluster_default_applies_to_topics_without_override(lab: Lab) -> None:
 
 @pytest.mark.parametrize("topic_first", [True, False])
 def test_records_that_the_end_of_a_request_keeps_are_not_deleted_in_between(lab: Lab, topic_first: bool) -> None:
-    lab.fill(b"a", b"b", b"c", ago_ms=30 * 24 * HOUR_MS)
     key, other = "log.retention.ms", Lab(lab.broker, lab.client, f"{lab.topic}-other")
     other.fill(b"a", b"b", b"c")
     if topic_first:
@@ -158,6 +157,7 @@ def test_records_that_the_end_of_a_request_keeps_are_not_deleted_in_between(lab:
         lab.set_on((TOPIC, lab.topic, "retention.ms", None), (BROKER, "", key, "-1"))
         changes = [(BROKER, "", key, None), (TOPIC, lab.topic, "retention.ms", "-1")]
     try:
+        lab.fill(b"a", b"b", b"c", ago_ms=30 * 24 * HOUR_MS)  # the default would let them expire
         lab.set_on(*changes)
         other.set(retention_ms=AS_LONG_AS_THE_THIRD)  # so it is checked after the former change
         other.wait_for(start_offset=2)

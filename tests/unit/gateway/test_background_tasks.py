@@ -42,11 +42,14 @@ class Failing:
         self()
 
 
-def learning(directory: Path, step: Failing, monkeypatch: pytest.MonkeyPatch) -> Coroutine[Any, Any, None]:
+async def learning(directory: Path, step: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c")
     upstream = Upstream(settings, {}, Topology(directory))
     monkeypatch.setattr(upstream, "learn", step.later)
-    return upstream.keep_learning(0)
+    try:
+        await upstream.keep_learning(0)
+    finally:
+        await upstream.close()
 
 
 def counting(directory: Path, step: Failing, monkeypatch: pytest.MonkeyPatch) -> Coroutine[Any, Any, None]:

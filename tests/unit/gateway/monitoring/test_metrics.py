@@ -30,6 +30,7 @@ async def test_ignored_topology_file_is_reported(content: str | None, is_ignored
     app = GatewayApp(settings)
     app.topology.load()
     assert f"\nklamm_gateway_topology_file_ignored {is_ignored}\n" in GatewayMetrics(app, settings).page()
+    await app.upstream.close()
 
 
 async def test_brokers_that_left_the_cluster_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +50,7 @@ async def test_brokers_that_left_the_cluster_are_not_counted(tmp_path: Path, mon
         counts += [line for line in page.splitlines() if line.startswith("klamm_gateway_brokers ")]
     # then
     assert counts == [f"klamm_gateway_brokers {count}" for count in (0, 2, 1)]
+    await app.upstream.close()
 
 
 async def test_connections_of_unknown_brokers_share_one_series(tmp_path: Path) -> None:
@@ -68,3 +70,4 @@ async def test_connections_of_unknown_brokers_share_one_series(tmp_path: Path) -
         'klamm_gateway_upstream_connections{node_id="(other)"} 2',
         'klamm_gateway_upstream_connections{node_id="1"} 2',
     ]
+    await app.upstream.close()

@@ -25,6 +25,7 @@ A.bootstrap.servers=127.0.0.1:1
 B.bootstrap.servers=127.0.0.1:1
 A->B.enabled=true
 emit.heartbeats.enabled=false
+emit.checkpoints.enabled=false
 klamm.max.bytes.per.second="""
 WAIT_S = 10.0
 

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-_CHANGES: Final = frozenset({"os.putenv", "os.unsetenv"})
-"""Audit events of a changed environment variable."""
-_OF_PYTEST: Final = b"PYTEST_CURRENT_TEST"
-"""Variable that pytest sets for each phase of each test."""
-
-
 class _Environment:
     """Environment variables as they were when a test began.
 
-    To copy them takes a third of the time of a simple test. An audit hook tells whether there was a change since.
+    To copy them takes a third of the time of a simple test. An audit hook tells whether there was a change since. It
+    also runs while Python ends, when the names of modules have no values any more.
     """
+
+    _CHANGES: Final = frozenset({"os.putenv", "os.unsetenv"})
+    """Audit events of a changed environment variable."""
+    _OF_PYTEST: Final = b"PYTEST_CURRENT_TEST"
+    """Variable that pytest sets for each phase of each test."""
 
     def __init__(self) -> None:
         self._is_changed = True
@@ -35,7 +35,7 @@ class _Environment:
         sys.addaudithook(self._note)
 
     def _note(self, event: str, args: tuple[Any, ...]) -> None:
-        if event in _CHANGES and args[0] != _OF_PYTEST:
+        if event in self._CHANGES and args[0] != self._OF_PYTEST:
             self._is_changed = True
 
     def keep(self) -> None:

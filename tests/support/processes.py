@@ -32,7 +32,7 @@ _PORTS = range(10_000, 20_000)
 _random = random.SystemRandom()  # each test seeds the module's own generator: parallel runs would collide
 # A port is free between its choice and the start of its broker, and while the broker is restarted. So each port is a
 # locked byte of this file until its process ends: no worker of pytest-xdist takes it, nor another run in another clone.
-_locked = open(Path(tempfile.gettempdir()) / f"klamm-test-ports-{os.getuid()}", "ab")  # noqa: SIM115 - until the end
+_locked = os.open(Path(tempfile.gettempdir()) / f"klamm-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 _handed_out: set[int] = set()
 _handed_out_lock = threading.Lock()
 

@@ -4,7 +4,8 @@ A test that lets a log crash abandons its manager with all open files. The end o
 descriptors are plain numbers, so the garbage collector does not. One file of tests would leave 2,000 of them.
 
 A client of kafka-python that is not closed tries to reach its broker until the worker ends. Its log lines appear among
-those of later tests. The same holds for brokers, gateways and commands that still run, and for files in the repository.
+those of later tests. One of librdkafka does so until its object is freed, and writes to the descriptor of stderr. The
+same holds for brokers, gateways and commands that still run, and for files in the repository.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 _POOLS: Final[list[FilePool]] = []
 """Pools that were created since the files were closed last. The collector must not take them before that."""
-_CLIENT_THREADS: Final = ("kafka-io-",)
+_CLIENT_THREAD: Final = re.compile("kafka-io-|.*-network-thread$")
+"""Names of the threads of kafka-python's clients, and of its producers."""
+_LIBRDKAFKA_THREAD: Final = "rdk:main"
+"""Name of the thread that each client of librdkafka has."""
 _MAX_NEW_DESCRIPTORS: Final = 64
 """A fixture of the whole run, such as a Spark session, opens up to 40."""
 _END_S: Final = 30.0
@@ -56,14 +61,17 @@ def close_log_files() -> None:
 def nothing_left() -> Iterator[None]:
     """Fail at the end of a file of tests if it leaves clients, processes, files, or many open descriptors."""
     threads, descriptors = set(threading.enumerate()), _open_descriptors()
-    processes, files = _processes(), set(os.listdir(_ROOT))
+    processes, files, native = _processes(), set(os.listdir(_ROOT)), _librdkafka_clients()
     yield
     new = [thread for thread in threading.enumerate() if thread not in threads]
-    clients = [thread for thread in new if thread.name.startswith(_CLIENT_THREADS)]
+    clients = [thread for thread in new if _CLIENT_THREAD.match(thread.name)]
     for thread in clients:
         thread.join(_END_S)
     running = [thread.name for thread in clients if thread.is_alive()]
     assert not running, f"Clients were not closed: {running}"
+    if _librdkafka_clients() > native:  # those in reference cycles are freed with them
+        gc.collect()
+        assert _librdkafka_clients() <= native, "A client of librdkafka was not freed"
     close_log_files()
     opened = _open_descriptors() - descriptors
     if opened > _MAX_NEW_DESCRIPTORS:  # those of reference cycles are closed with them
@@ -89,6 +97,14 @@ def _processes() -> dict[int, str]:
                 if "python" in program and "klamm.embedded.lifeline" not in words:
                     commands[int(pid)] = " ".join([program, *words])
     return commands
+
+
+def _librdkafka_clients() -> int:
+    names = []
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            names.append(comm.read_text().strip())
+    return names.count(_LIBRDKAFKA_THREAD)
 
 
 def _open_descriptors() -> int:

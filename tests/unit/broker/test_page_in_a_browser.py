@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import sys
@@ -53,12 +54,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(directory))
         patch.setenv("PYTHONPATH", f"{directory}:{':'.join(sys.path)}")
-        with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
-            fill(broker, admin)
+        with (
+            klamm.Broker(config=config) as broker,
+            AdminClient(broker.bootstrap_servers) as admin,
+            contextlib.closing(filled(broker, admin)),
+        ):
             yield address
 
 
-def fill(broker: klamm.Broker, admin: AdminClient) -> None:
+def filled(broker: klamm.Broker, admin: AdminClient) -> KafkaProducer:
+    """Create what the page shows, and return a producer that is connected."""
     topics = [NewTopic(f"orders.{number:02}", 3, 1) for number in range(30)]
     admin.create_topics([*topics, NewTopic("set", 1, 1, configs={"retention.ms": "4711"})]).all().result()
     with pytest.raises(KafkaApiError):
@@ -70,7 +75,7 @@ def fill(broker: klamm.Broker, admin: AdminClient) -> None:
         producer.send("set", b"x" * 1000).get(30)
     admin.alter_client_configs({ClientConfigEntity.of_user(None): [ClientConfigOp("acks", "all")]}).all().result()
     admin.alter_group_offsets(EVIL, {TopicPartition("set", 0): OffsetAndMetadata(2)}).all().result()
-    broker.page_test_producer = producer  # type: ignore[attr-defined]  # stays connected as long as the broker lives
+    return producer
 
 
 @pytest.mark.parametrize(

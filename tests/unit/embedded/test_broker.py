@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -188,7 +189,8 @@ def test_foreign_host_fails_start_at_the_first_port(host: str, monkeypatch: pyte
             lookups += 1
             super().bind(address)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(socket, "socket", Counting)
+    patched = SimpleNamespace(**{**vars(socket), "socket": Counting})  # clients of other tests may still connect
+    monkeypatch.setattr("klamm.embedded.broker.socket", patched)
     with pytest.raises(klamm.BrokerStartError, match=rf"cannot listen on {host}: \["):
         klamm.Broker(listen=f"{host}:0").start()
     assert lookups == 1

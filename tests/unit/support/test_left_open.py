@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.support import left_open
 from tests.support.processes import start_process, stop_process
@@ -27,6 +28,21 @@ def test_running_process_is_a_failure() -> None:
             next(check)
     finally:
         stop_process(process)
+
+
+def test_librdkafka_client_is_freed_or_a_failure() -> None:
+    # given
+    check = left_open.nothing_left()
+    next(check)
+    held = [Producer({"bootstrap.servers": "127.0.0.1:1"})]
+    held.append(held)  # type: ignore[arg-type]  # a reference cycle
+    # when, then
+    with pytest.raises(AssertionError, match="A client of librdkafka was not freed"):
+        next(check)
+    check = left_open.nothing_left()
+    next(check)
+    del held
+    assert next(check, None) is None
 
 
 def test_new_file_in_the_repository_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
